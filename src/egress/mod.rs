@@ -1,0 +1,733 @@
+//! What may leave the sandbox, and the proof of what did.
+//!
+//! One [`Egress`] serves one attempt. Every request of its guest takes the same path: **match** a rule of the grant, ask
+//! the class × phase table, **resolve** and check the addresses, write the **key** and the credentials, draw from the
+//! **meter**, **dial**, and keep **evidence** of all of it. The request's body is held until it is whole, because what
+//! R16 compares is the whole request, and so is the response's, because only a whole response was heard (R12).
+//!
+//! This module names no wasm and no store: an overdraw is charged through [`Overdraw`]. It follows no redirect, retries
+//! nothing and shares no connection.
+
+pub mod address;
+mod client;
+mod evidence;
+pub mod pattern;
+mod redact;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::header::{self, HeaderName, HeaderValue};
+use http_body_util::Full;
+use sha2::{Digest as _, Sha256};
+use tokio::task::JoinHandle;
+use url::Url;
+
+use self::client::{ClientError, Guard, Timeouts};
+use self::evidence::Evidence;
+pub use self::evidence::LimitHit;
+use self::redact::Redactor;
+use crate::budget::{Allowance, ChargeItem, Exceeded};
+use crate::capability::{Capability, Phase, allows};
+use crate::clock::Ambient;
+use crate::effect::EffectClass;
+use crate::journal::{Denial, JournalError, RequestEvidence};
+use crate::policy::{Auth, Grant, HttpRule, Overdraw as OverdrawRule, Secrets};
+use crate::worker::lease::Lease;
+
+/// The header that carries the effect key where the rule names none.
+pub const DEFAULT_IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Charges what a request draws beyond its allowance, then and there (B6).
+pub trait Overdraw: Send + Sync {
+    /// Charges `items` for request `number`, once. `Ok(Some(_))`: the budget does not allow it, and nothing was charged.
+    fn charge<'a>(
+        &'a self,
+        number: u32,
+        items: &'a [ChargeItem],
+    ) -> BoxFuture<'a, Result<Option<Exceeded>, JournalError>>;
+}
+
+/// What one attempt's egress works with.
+pub struct EgressConfig {
+    /// What the policy grants this action.
+    pub grant: Grant,
+    /// Where the credentials come from.
+    pub secrets: Arc<Secrets>,
+    /// The action's class.
+    pub class: EffectClass,
+    /// The step's effect key (R1).
+    pub effect_key: String,
+    /// Time.
+    pub ambient: Ambient,
+    /// The run's lease.
+    pub lease: Arc<Lease>,
+}
+
+/// Why a request was not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EgressError {
+    /// Refused; the text says by what, and what would grant it.
+    #[error("{0}")]
+    Denied(String),
+    /// A limit of the policy.
+    #[error("{}", .0.message)]
+    Limit(LimitHit),
+    /// It broke off; the text says where.
+    #[error("{0}")]
+    Broken(String),
+    /// It timed out by the guest's own options.
+    #[error("{0}")]
+    Timeout(String),
+}
+
+/// A request as the guest made it, without its body.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Its method.
+    pub method: http::Method,
+    /// Its URL, as text.
+    pub url: String,
+    /// Its headers; credentials and key are the host's to write.
+    pub headers: http::HeaderMap,
+    /// How long the guest waits for a connection; `None` waits for the wall limit alone.
+    pub connect_timeout: Option<Duration>,
+    /// How long the guest waits for the first byte; `None` waits for the wall limit alone.
+    pub first_byte_timeout: Option<Duration>,
+}
+
+/// A request that may leave once its body is whole.
+#[derive(Debug)]
+pub struct Admitted {
+    number: u32,
+    rule: Arc<HttpRule>,
+    url: Url,
+    key: Option<String>,
+    request: http::request::Builder,
+    redactor: Redactor,
+    timeouts: Timeouts,
+}
+
+/// One attempt's way out. Clones share it.
+#[derive(Clone)]
+pub struct Egress {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: EgressConfig,
+    evidence: Mutex<Evidence>,
+    permit: Mutex<Permit>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What lets effectful requests out during `run`.
+#[derive(Clone, Default)]
+struct Permit {
+    /// On [`crate::clock::Clock::elapsed`]; `None` lets nothing effectful out.
+    deadline: Option<Duration>,
+    overdraw: Option<Arc<dyn Overdraw>>,
+    budgets: bool,
+}
+
+impl Egress {
+    /// An attempt that has let nothing out.
+    pub fn new(config: EgressConfig) -> Egress {
+        Egress {
+            shared: Arc::new(Shared {
+                config,
+                evidence: Mutex::new(Evidence::new()),
+                permit: Mutex::default(),
+                tasks: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The host calls the export of `phase` now.
+    pub fn enter(&self, phase: Phase) {
+        self.shared.evidence().phase = phase;
+    }
+
+    /// Lets effectful requests out until `deadline` (on [`crate::clock::Clock::elapsed`]), metered by `allowance`. With
+    /// `overdraw` `None` budgets are off: meters count and never refuse.
+    pub fn arm(&self, deadline: Duration, allowance: Allowance, overdraw: Option<Arc<dyn Overdraw>>) {
+        self.shared.evidence().allowance = allowance;
+        let budgets = overdraw.is_some();
+        *lock(&self.shared.permit) = Permit { deadline: Some(deadline), overdraw, budgets };
+    }
+
+    /// From here on nothing leaves that has not left yet. Called before a trapped instance's memory goes away, because a
+    /// body that ends there looks like one that is whole.
+    pub fn close(&self) {
+        self.shared.evidence().closed = true;
+    }
+
+    /// Waits until every request that left was heard or broke off. Bound it by the wall limit.
+    pub async fn drain(&self) {
+        // A request whose body the guest never finished cannot leave any more; one whose body is whole is past this point
+        // within a moment.
+        let grace = tokio::time::Instant::now() + Duration::from_millis(200);
+        loop {
+            let waiting_to_leave = {
+                let tasks = lock(&self.shared.tasks);
+                tasks.iter().any(|task| !task.is_finished())
+                    && self.shared.evidence().requests.iter().any(|request| {
+                        request.left_at.is_none() && request.error.is_none() && request.heard_at.is_none()
+                    })
+            };
+            if !waiting_to_leave {
+                break;
+            }
+            if tokio::time::Instant::now() > grace && !self.is_dialling() {
+                self.close();
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        loop {
+            let in_flight = {
+                let evidence = self.shared.evidence();
+                let tasks = lock(&self.shared.tasks);
+                tasks.iter().any(|task| !task.is_finished())
+                    && evidence.requests.iter().any(|request| {
+                        request.error.is_none()
+                            && request.heard_at.is_none()
+                            && (request.left_at.is_some() || request.body_sha256.is_some())
+                    })
+            };
+            if !in_flight {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Whether a request has its whole body and is on its way to the network.
+    fn is_dialling(&self) -> bool {
+        self.shared.evidence().requests.iter().any(|request| {
+            request.body_sha256.is_some()
+                && request.left_at.is_none()
+                && request.error.is_none()
+                && request.heard_at.is_none()
+        })
+    }
+
+    /// Breaks off everything that is still in flight.
+    pub fn abort(&self) {
+        self.close();
+        for task in lock(&self.shared.tasks).drain(..) {
+            task.abort();
+        }
+    }
+
+    /// Every request so far, in order.
+    pub fn requests(&self) -> Vec<RequestEvidence> {
+        self.shared.evidence().requests.clone()
+    }
+
+    /// Every refusal so far, in order.
+    pub fn denials(&self) -> Vec<Denial> {
+        self.shared.evidence().denials.clone()
+    }
+
+    /// The first limit that a request ran into.
+    pub fn limit(&self) -> Option<LimitHit> {
+        self.shared.evidence().limit.clone()
+    }
+
+    /// Records a refusal of something that is not a request.
+    pub fn deny(&self, capability: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) {
+        let mut evidence = self.shared.evidence();
+        let denial = Denial {
+            phase: evidence.phase.to_string(),
+            capability: capability.into(),
+            reason: reason.into(),
+            remedy: remedy.into(),
+        };
+        if !evidence.denials.contains(&denial) && evidence.denials.len() < DENIALS_MAX {
+            evidence.denials.push(denial);
+        }
+    }
+
+    /// Decides a request before its body is seen.
+    ///
+    /// # Errors
+    /// [`EgressError::Denied`] with the deciding rule or the lines that would grant it; [`EgressError::Limit`] past the
+    /// number of requests.
+    pub fn admit(&self, outgoing: Outgoing) -> Result<Admitted, EgressError> {
+        let config = &self.shared.config;
+        let number = self.count_request(&outgoing)?;
+        let refuse = |reason: String, remedy: String| Err(self.refuse(number, &outgoing, reason, remedy));
+
+        let url = match Url::parse(&outgoing.url) {
+            Ok(url) => url,
+            Err(error) => return refuse(format!("its URL does not parse: {error}"), String::new()),
+        };
+        let phase = self.shared.evidence().phase;
+        let (app, action) = (&config.grant.app, &config.grant.action);
+        let may = |capability| allows(config.class, phase, capability);
+        if !may(Capability::SafeRequest) {
+            let reason =
+                format!("the {phase} of {} {} action may make no request", article(config.class), config.class);
+            return refuse(reason, String::new());
+        }
+        let Some(rule) = config.grant.rule_for(&outgoing.method, &url) else {
+            let address = match url.host() {
+                Some(url::Host::Ipv4(address)) => Some(IpAddr::V4(address)),
+                Some(url::Host::Ipv6(address)) => Some(IpAddr::V6(address)),
+                _ => None,
+            };
+            let address = address.filter(|address| address::refused(*address, &[]).is_some());
+            let safe = !may(Capability::EffectfulRequest);
+            let remedy = crate::policy::missing_rule(app, action, &outgoing.method, &url, safe, address);
+            return refuse(format!("no rule of the policy grants it to {app}/{action}"), remedy);
+        };
+        if !rule.safe && !may(Capability::EffectfulRequest) {
+            let reason = format!(
+                "the rule at line {} of {} does not call it safe, and {phase} may make safe requests only",
+                rule.line,
+                config.secrets.policy_name()
+            );
+            return refuse(reason, "if it changes nothing at the other end: safe = true".to_owned());
+        }
+        if !rule.safe && config.class == EffectClass::Idempotent && rule.idempotency.is_none() {
+            let reason = format!(
+                "an idempotent action may make an effectful request only where the operator vouches that the endpoint \
+                 honours the key, and the rule at line {} of {} does not",
+                rule.line,
+                config.secrets.policy_name()
+            );
+            return refuse(reason, "idempotency = { header = \"Idempotency-Key\" }".to_owned());
+        }
+
+        let mut headers = outgoing.headers.clone();
+        headers.remove(header::HOST);
+        let key = match self.write_key(rule, &mut headers) {
+            Ok(key) => key,
+            Err(reason) => return refuse(reason, String::new()),
+        };
+        let redactor = match self.write_credentials(rule, &mut headers) {
+            Ok(redactor) => redactor,
+            Err(reason) => return refuse(reason, String::new()),
+        };
+        if let Some(request) = self.shared.evidence().request(number) {
+            request.safe = rule.safe;
+            request.key.clone_from(&key);
+            request.url = redactor.text(url.as_str());
+        }
+        // One connection carries one request.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        let mut request = http::Request::builder().method(outgoing.method).uri(origin_form(&url));
+        request = request.header(header::HOST, host_header(&url));
+        if let Some(all) = request.headers_mut() {
+            all.extend(headers);
+        }
+        let timeouts = Timeouts { connect: outgoing.connect_timeout, first_byte: outgoing.first_byte_timeout };
+        Ok(Admitted { number, rule: rule.clone(), url, key, request, redactor, timeouts })
+    }
+
+    /// Sends an admitted request once `body` is whole. It goes on whoever drops the future: what has left must be heard.
+    pub fn send<B>(
+        &self,
+        admitted: Admitted,
+        body: B,
+    ) -> impl Future<Output = Result<http::Response<Bytes>, EgressError>> + Send + use<B>
+    where
+        B: Future<Output = Result<Bytes, EgressError>> + Send + 'static,
+    {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let shared = self.shared.clone();
+        let task = tokio::spawn(async move {
+            let number = admitted.number;
+            let result = match body.await {
+                Ok(body) => shared.clone().perform(admitted, body).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = &result {
+                shared.record_error(number, error);
+            }
+            // The guest may have dropped the request: the evidence is kept all the same.
+            let _ = answer.send(result);
+        });
+        lock(&self.shared.tasks).push(task);
+        async move {
+            answered
+                .await
+                .unwrap_or_else(|_| Err(EgressError::Broken("the attempt ended before the answer".to_owned())))
+        }
+    }
+
+    /// How many bytes a request's body may have.
+    pub fn request_bytes_max(&self) -> u64 {
+        self.shared.config.grant.limits.request_bytes
+    }
+
+    /// The error for a request's body that is too large, recorded as the attempt's limit.
+    pub fn request_too_large(&self) -> EgressError {
+        let limit = self.request_bytes_max();
+        self.shared.hit(LimitHit {
+            limit: "request",
+            message: format!("the request's body is larger than {limit} bytes (limit `request` of the policy)"),
+        })
+    }
+
+    fn count_request(&self, outgoing: &Outgoing) -> Result<u32, EgressError> {
+        let config = &self.shared.config;
+        let mut evidence = self.shared.evidence();
+        let made = u32::try_from(evidence.requests.len()).unwrap_or(u32::MAX);
+        let limit = config.grant.limits.requests;
+        if made >= limit {
+            drop(evidence);
+            return Err(self.shared.hit(LimitHit {
+                limit: "requests",
+                message: format!(
+                    "request {} to {} is one more than the {limit} that an attempt may make (limit `requests` of the \
+                     policy)",
+                    u64::from(made) + 1,
+                    outgoing.url
+                ),
+            }));
+        }
+        let phase = evidence.phase.to_string();
+        evidence.requests.push(RequestEvidence {
+            number: made + 1,
+            phase,
+            method: outgoing.method.to_string(),
+            url: outgoing.url.clone(),
+            safe: false,
+            key: None,
+            body_sha256: None,
+            left_at: None,
+            status: None,
+            heard_at: None,
+            error: None,
+        });
+        Ok(made + 1)
+    }
+
+    fn refuse(&self, number: u32, outgoing: &Outgoing, reason: String, remedy: String) -> EgressError {
+        let capability = format!("{} {}", outgoing.method, outgoing.url);
+        let text = match remedy.is_empty() {
+            true => format!("{capability} was refused: {reason}"),
+            false => format!("{capability} was refused: {reason}. To grant it:\n{remedy}"),
+        };
+        if let Some(request) = self.shared.evidence().request(number) {
+            request.error = Some(reason.clone());
+        }
+        self.deny(capability, reason, remedy);
+        EgressError::Denied(text)
+    }
+
+    /// R16: the key that the host writes into an effectful request, from the label that the guest may have set.
+    fn write_key(&self, rule: &HttpRule, headers: &mut http::HeaderMap) -> Result<Option<String>, String> {
+        let config = &self.shared.config;
+        let header = rule.idempotency.as_ref().map_or(DEFAULT_IDEMPOTENCY_HEADER, |vouched| vouched.header.clone());
+        if rule.safe {
+            return Ok(None);
+        }
+        let labels: Vec<&HeaderValue> = headers.get_all(&header).iter().collect();
+        let label = match labels.as_slice() {
+            [] => None,
+            [label] => Some(label.to_str().unwrap_or_default().to_owned()),
+            _ => return Err(format!("it sets the header `{header}` more than once")),
+        };
+        let key = match label {
+            None => config.effect_key.clone(),
+            Some(label) if is_label(&label) => format!("{}/{label}", config.effect_key),
+            Some(_) => {
+                return Err(format!(
+                    "its header `{header}` is not a label: 1 to 64 letters, digits, `-`, `_` or `.`; the host writes \
+                     the key itself"
+                ));
+            }
+        };
+        let value = HeaderValue::from_str(&key).map_err(|_| format!("the effect key {key:?} does not fit a header"))?;
+        headers.insert(header, value);
+        Ok(Some(key))
+    }
+
+    /// Writes the rule's credentials over whatever the guest set, and says what to redact.
+    fn write_credentials(&self, rule: &HttpRule, headers: &mut http::HeaderMap) -> Result<Redactor, String> {
+        let load = |name: &str| self.shared.config.secrets.load(name).map_err(|error| error.to_string());
+        let (header, value, shown) = match &rule.auth {
+            None => return Ok(Redactor::default()),
+            Some(Auth::Bearer { secret }) => {
+                let token = load(secret)?;
+                (header::AUTHORIZATION, format!("Bearer {}", token.expose()), vec![token.expose().to_owned()])
+            }
+            Some(Auth::Basic { user, password }) => {
+                let password = load(password)?;
+                let pair = format!("{user}:{}", password.expose());
+                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
+                (header::AUTHORIZATION, format!("Basic {encoded}"), vec![password.expose().to_owned(), encoded])
+            }
+            Some(Auth::Header { name, value }) => {
+                let value = load(value)?;
+                (name.clone(), value.expose().to_owned(), vec![value.expose().to_owned()])
+            }
+        };
+        let mut value = HeaderValue::from_str(&value)
+            .map_err(|_| format!("the secret for its header `{header}` holds characters that a header cannot"))?;
+        value.set_sensitive(true);
+        headers.insert(header, value);
+        Ok(Redactor::new(shown))
+    }
+}
+
+/// Refusals kept per attempt: a guest that probes in a loop must not fill the store.
+const DENIALS_MAX: usize = 100;
+
+impl Shared {
+    fn evidence(&self) -> MutexGuard<'_, Evidence> {
+        lock(&self.evidence)
+    }
+
+    fn hit(&self, limit: LimitHit) -> EgressError {
+        self.evidence().limit.get_or_insert_with(|| limit.clone());
+        EgressError::Limit(limit)
+    }
+
+    fn record_error(&self, number: u32, error: &EgressError) {
+        if let Some(request) = self.evidence().request(number) {
+            request.error.get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    async fn perform(self: Arc<Self>, admitted: Admitted, body: Bytes) -> Result<http::Response<Bytes>, EgressError> {
+        let Admitted { number, rule, url, key, request, redactor, timeouts } = admitted;
+        let addresses = match client::resolve(&url, &rule.addresses).await {
+            Ok(addresses) => addresses,
+            Err(error) => return Err(self.refused_address(number, &url, error)),
+        };
+        let method = request.method_ref().cloned().unwrap_or_default();
+        let drawn = self.claim(number, &rule, &url, key.as_deref(), &method, &body)?;
+        let sent = async {
+            self.overdraw(number, &drawn).await?;
+            let request = request
+                .body(Full::new(body))
+                .map_err(|error| EgressError::Denied(format!("the request is not well-formed: {error}")))?;
+            crate::crash::point("before-send");
+            let guard = Arc::new(RequestGuard { shared: self.clone(), number, effectful: !rule.safe });
+            let response_bytes_max = self.config.grant.limits.response_bytes;
+            client::send(&addresses, &url, request, timeouts, response_bytes_max, guard)
+                .await
+                .map_err(|error| self.broke(number, &url, error))
+        }
+        .await;
+        match sent {
+            Ok(heard) => {
+                crate::crash::point("answer-heard");
+                Ok(self.heard(number, heard.response, &redactor))
+            }
+            Err(error) => {
+                let mut evidence = self.evidence();
+                if evidence.request(number).is_some_and(|request| request.left_at.is_none()) {
+                    evidence.never_left(number, &drawn.from_allowance);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Binds the key (R16) and draws from the allowance (B6), in one step under the lock.
+    fn claim(
+        &self,
+        number: u32,
+        rule: &HttpRule,
+        url: &Url,
+        key: Option<&str>,
+        method: &http::Method,
+        body: &Bytes,
+    ) -> Result<Drawn, EgressError> {
+        let capability = format!("{method} {url}");
+        let body_sha256 = hex::encode(Sha256::digest(body));
+        let permit = lock(&self.permit).clone();
+        let mut evidence = self.evidence();
+        if let Some(request) = evidence.request(number) {
+            request.body_sha256 = Some(body_sha256.clone());
+        }
+        if evidence.closed {
+            return Err(EgressError::Broken(format!("{capability} did not leave: the attempt was over")));
+        }
+        if let Some(key) = key
+            && let Err(reason) = evidence.bind_key(self.config.class, number, key, method, url, &body_sha256)
+        {
+            let phase = evidence.phase.to_string();
+            let text = format!("{capability} was refused: {reason}");
+            evidence.denials.push(Denial { phase, capability, reason, remedy: String::new() });
+            return Err(EgressError::Denied(text));
+        }
+        if rule.safe || rule.meter.is_empty() {
+            return Ok(Drawn::default());
+        }
+        let shortfall = match evidence.allowance.draw(&rule.meter) {
+            Ok(()) => return Ok(Drawn { from_allowance: rule.meter.clone(), overdrawn: Vec::new() }),
+            Err(shortfall) => shortfall,
+        };
+        if !permit.budgets {
+            return Ok(Drawn::default());
+        }
+        if rule.overdraw == OverdrawRule::Charge {
+            return Ok(Drawn { from_allowance: Vec::new(), overdrawn: rule.meter.clone() });
+        }
+        let reason = format!(
+            "it draws {} {} and {} of what `plan` announced is left",
+            shortfall.requested, shortfall.dimension, shortfall.remaining
+        );
+        let remedy =
+            "announce it in `plan`, or let the rule charge it then and there: overdraw = \"charge\"".to_owned();
+        evidence.never_left(number, &[]);
+        let phase = evidence.phase.to_string();
+        let text = format!("{capability} was refused: {reason}; {remedy}");
+        evidence.denials.push(Denial { phase, capability, reason, remedy });
+        Err(EgressError::Denied(text))
+    }
+
+    async fn overdraw(&self, number: u32, drawn: &Drawn) -> Result<(), EgressError> {
+        let Some(overdraw) = lock(&self.permit).overdraw.clone() else { return Ok(()) };
+        if drawn.overdrawn.is_empty() {
+            return Ok(());
+        }
+        match overdraw.charge(number, &drawn.overdrawn).await {
+            Ok(None) => Ok(()),
+            Ok(Some(exceeded)) => {
+                let reason = format!("it would be charged beyond its plan, and {exceeded}");
+                Err(EgressError::Denied(format!("request {number} was refused: {reason}")))
+            }
+            Err(error) => Err(EgressError::Broken(format!("request {number} did not leave: {error}"))),
+        }
+    }
+
+    fn heard(&self, number: u32, response: http::Response<Bytes>, redactor: &Redactor) -> http::Response<Bytes> {
+        let at = self.config.ambient.clock.now();
+        if let Some(request) = self.evidence().request(number) {
+            request.status = Some(response.status().as_u16());
+            request.heard_at = Some(at);
+        }
+        let (mut head, body) = response.into_parts();
+        for value in head.headers.values_mut() {
+            if let Ok(text) = value.to_str()
+                && let Ok(redacted) = HeaderValue::from_str(&redactor.text(text))
+            {
+                *value = redacted;
+            }
+        }
+        http::Response::from_parts(head, redactor.bytes(body))
+    }
+
+    fn refused_address(&self, number: u32, url: &Url, error: ClientError) -> EgressError {
+        let ClientError::Address { address, range, .. } = &error else {
+            return self.broke(number, url, error);
+        };
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let remedy = format!("addresses = [\"{address}/{width}\"]");
+        let reason = format!("it is at {address}, which is {range}");
+        let mut evidence = self.evidence();
+        let (phase, capability) = (evidence.phase.to_string(), url.to_string());
+        let text = format!("{capability} was refused: {reason}. To grant it, add to its rule: {remedy}");
+        evidence.denials.push(Denial { phase, capability, reason, remedy });
+        EgressError::Denied(text)
+    }
+
+    fn broke(&self, number: u32, url: &Url, error: ClientError) -> EgressError {
+        let status = match &error {
+            ClientError::Body { status, .. } | ClientError::ResponseTooLarge { status, .. } => Some(*status),
+            _ => None,
+        };
+        if let Some(status) = status {
+            let at = self.config.ambient.clock.now();
+            if let Some(request) = self.evidence().request(number) {
+                request.status = Some(status);
+                // A refusal is heard by its status; a success only by its whole body (R12).
+                if !(200..300).contains(&status) {
+                    request.heard_at = Some(at);
+                }
+            }
+        }
+        match error {
+            ClientError::ResponseTooLarge { limit, .. } => self.hit(LimitHit {
+                limit: "response",
+                message: format!("the response of {url} is larger than {limit} bytes (limit `response` of the policy)"),
+            }),
+            ClientError::Timeout(_) => EgressError::Timeout(format!("{url}: {error}")),
+            _ => EgressError::Broken(format!("{url}: {error}")),
+        }
+    }
+}
+
+/// What a request took, and from where.
+#[derive(Debug, Default)]
+struct Drawn {
+    from_allowance: Vec<ChargeItem>,
+    overdrawn: Vec<ChargeItem>,
+}
+
+/// R7: past the deadline, or without a live lease, no byte of an effectful request leaves.
+struct RequestGuard {
+    shared: Arc<Shared>,
+    number: u32,
+    effectful: bool,
+}
+
+impl Guard for RequestGuard {
+    fn may_write(&self) -> Result<(), String> {
+        let config = &self.shared.config;
+        let now = config.ambient.clock.elapsed();
+        let deadline = lock(&self.shared.permit).deadline;
+        let mut evidence = self.shared.evidence();
+        let has_left = evidence.request(self.number).is_some_and(|request| request.left_at.is_some());
+        if evidence.closed && !has_left {
+            return Err("the attempt was over".to_owned());
+        }
+        if self.effectful {
+            if !config.lease.is_live(now) {
+                return Err("the lease of its run had ended".to_owned());
+            }
+            if deadline.is_none_or(|deadline| now >= deadline) {
+                return Err("the deadline of its attempt had passed".to_owned());
+            }
+        }
+        evidence.left(self.number, config.ambient.clock.now());
+        Ok(())
+    }
+
+    fn flushed(&self) {
+        crate::crash::point("request-left");
+    }
+}
+
+/// A poisoned lock means that another thread panicked while it held it; what it guards is still evidence.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=64).contains(&label.len())
+        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+fn article(class: EffectClass) -> &'static str {
+    match class {
+        EffectClass::Idempotent | EffectClass::Ambiguous => "an",
+        EffectClass::Pure | EffectClass::Transactional => "a",
+    }
+}
+
+fn origin_form(url: &Url) -> String {
+    match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_owned(),
+    }
+}
+
+fn host_header(url: &Url) -> String {
+    match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        (None, _) => String::new(),
+    }
+}

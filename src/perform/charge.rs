@@ -1,0 +1,106 @@
+//! R6, R7: the charge and the mark, in one commit, before anything can leave.
+//!
+//! A charge without a mark cannot exist outside this transaction: this is the one place that builds either.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::plan::Priced;
+use super::recall::Work;
+use super::settle;
+use super::{Gate, Halt};
+use crate::budget::{ChargeItem, Exceeded};
+use crate::clock::Timestamp;
+use crate::effect::{EffectClass, EffectState};
+use crate::journal::{Charge, ChargeKey, Commit, Committed, EffectRecord, Failure, codes, events};
+
+/// A step that may act. Made here alone.
+pub(super) struct Cleared {
+    pub work: Work,
+    /// What the plan announced.
+    pub price: Vec<ChargeItem>,
+    /// Whether the price has been charged; a transactional one is charged when it settles.
+    pub charged: bool,
+    /// The mark, where the class has one.
+    pub mark: Option<EffectRecord>,
+    /// Past this moment no byte of an effectful request leaves, on the holder's own clock.
+    pub deadline: Duration,
+}
+
+pub(super) async fn charge_and_mark(gate: &Gate, priced: Priced) -> Result<Cleared, Halt> {
+    let Priced { work, price } = priced;
+    let class = work.step.class();
+    // The holder counts from before its request.
+    let (now, elapsed) = (gate.ambient.clock.now(), gate.ambient.clock.elapsed());
+    let wall = work.step.grant(gate).limits.wall;
+    let deadline = elapsed.saturating_add(wall);
+    let mark = class.is_marked().then(|| mark(gate, &work, now, wall));
+    let charge = match class {
+        EffectClass::Pure | EffectClass::Transactional => None,
+        EffectClass::Idempotent | EffectClass::Ambiguous => charge(&work, &price),
+    };
+    if charge.is_none() && mark.is_none() {
+        return Ok(Cleared { work, price, charged: false, mark, deadline });
+    }
+
+    let step = work.step.step.clone();
+    let mut commit = Commit::new(work.step.fence.clone(), now);
+    let charged = charge.is_some();
+    commit.charge = charge;
+    if let Some(mark) = &mark {
+        commit = commit.event(
+            events::EFFECT_MARKED,
+            &step,
+            json!({ "key": mark.key, "attempt": work.step.attempt, "deadline": mark.deadline }),
+        );
+    }
+    commit.effect.clone_from(&mark);
+    match gate.journal.commit(commit).await? {
+        Committed::Done => {
+            crate::crash::point(if mark.is_some() { "marked" } else { "charged" });
+            Ok(Cleared { work, price, charged, mark, deadline })
+        }
+        Committed::Exceeded(exceeded) => Err(settle::stop(gate, work, over_budget(&exceeded)).await),
+        Committed::Conflict => Err(Halt::Journal(crate::journal::JournalError::Inconsistent {
+            run: work.step.fence.run.clone(),
+            what: "a commit without reads met a conflict".to_owned(),
+        })),
+    }
+}
+
+/// The charge for `price`; `None` where nothing is consumed.
+pub(super) fn charge(work: &Work, price: &[ChargeItem]) -> Option<Charge> {
+    let key = ChargeKey { dispatch: work.step.dispatch.clone(), generation: work.step.fence.generation, request: None };
+    (!price.is_empty()).then(|| Charge { key, step: work.step.step.clone(), items: price.to_vec() })
+}
+
+/// R6's failure: the message says all four figures.
+pub(super) fn over_budget(exceeded: &Exceeded) -> Failure {
+    Failure::permanent(codes::BUDGET_EXCEEDED, exceeded.to_string()).with_details(json!({
+        "dimension": exceeded.dimension,
+        "limit": exceeded.limit,
+        "used": exceeded.used,
+        "requested": exceeded.requested,
+    }))
+}
+
+fn mark(gate: &Gate, work: &Work, now: Timestamp, wall: Duration) -> EffectRecord {
+    let step = &work.step;
+    EffectRecord {
+        key: step.effect_key(),
+        step: step.step.clone(),
+        class: step.class(),
+        state: EffectState::Executing,
+        input_hash: step.input_hash.clone(),
+        component: step.component.clone(),
+        generation: step.fence.generation,
+        dispatch: step.dispatch.clone(),
+        marked_at: now,
+        deadline: now.plus(wall),
+        visible_within_ms: u64::try_from(step.grant(gate).visible_within().as_millis()).unwrap_or(u64::MAX),
+        output: None,
+        failure: None,
+        settled_at: None,
+    }
+}

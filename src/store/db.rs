@@ -1,0 +1,372 @@
+//! The one place that knows which database it is: connections, transactions, arguments and rows.
+//!
+//! SQL is written once, by the verbs, with `$1` placeholders and `@` before each table's name; what stands here turns it
+//! into the database's own. There are two ways in. [`Database::read`] opens a read transaction on a pooled connection;
+//! [`Database::write`] hands a whole write transaction to the one writer, as a closure, in one hop. This module knows no
+//! table and no rule of the design.
+
+mod sqlite;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+
+use super::error::StoreError;
+use crate::clock::Timestamp;
+use writer::Writer;
+
+/// An open database with its migrations applied.
+#[derive(Debug)]
+pub(super) struct Database {
+    names: Arc<Names>,
+    backend: Backend,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Sqlite { readers: SqlitePool, writer: Writer },
+}
+
+impl Database {
+    /// Opens the database at `url`, creating file and folder where they are missing, and migrates it. When it returns, the
+    /// schema is the one that this program knows.
+    pub(super) async fn open(url: &str, prefix: &str) -> Result<Database, StoreError> {
+        let names = Arc::new(Names::new(prefix)?);
+        let file = sqlite::File::parse(url)?;
+        let writer = Writer::start(file.clone(), names.clone()).await?;
+        Ok(Database { names, backend: Backend::Sqlite { readers: file.readers(), writer } })
+    }
+
+    /// A read transaction: everything read through it is of one moment. `doing` completes "the store failed while …".
+    /// Dropping it ends it.
+    pub(super) async fn read(&self, doing: &'static str) -> Result<Tx, StoreError> {
+        let connection = match &self.backend {
+            Backend::Sqlite { readers, .. } => Connection::Reader(sqlite::begin_read(readers, doing).await?),
+        };
+        Ok(Tx { connection, names: self.names.clone(), doing })
+    }
+
+    /// Runs `job` in a write transaction. `Ok` is durable when this returns; on `Err` nothing of it is. A caller that stops
+    /// waiting changes nothing: the job still ends one way or the other.
+    pub(super) async fn write<T, E, F>(&self, doing: &'static str, job: F) -> Result<T, E>
+    where
+        F: for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        match &self.backend {
+            Backend::Sqlite { writer, .. } => writer.run(doing, job).await,
+        }
+    }
+
+    /// Every statement sent so far, as it was sent.
+    #[cfg(test)]
+    pub(super) fn statements(&self) -> Vec<String> {
+        self.names.statements()
+    }
+}
+
+/// An open transaction.
+pub(super) struct Tx {
+    connection: Connection,
+    names: Arc<Names>,
+    doing: &'static str,
+}
+
+enum Connection {
+    /// The writer's own connection, for as long as the process lives.
+    Writer(SqliteConnection),
+    /// A pooled one, in a transaction that ends when this is dropped.
+    Reader(Transaction<'static, Sqlite>),
+}
+
+impl Connection {
+    fn sqlite(&mut self) -> &mut SqliteConnection {
+        match self {
+            Connection::Writer(connection) => connection,
+            Connection::Reader(transaction) => transaction,
+        }
+    }
+}
+
+impl Tx {
+    /// Executes one statement; how many rows it changed.
+    pub(super) async fn execute(&mut self, sql: &str, args: Vec<Arg>) -> Result<u64, StoreError> {
+        let query = bind(self.names.statement(sql, &args, self.doing)?, args);
+        let done = query.execute(self.connection.sqlite()).await.map_err(|error| self.failed(error))?;
+        Ok(done.rows_affected())
+    }
+
+    /// Every row of one statement.
+    pub(super) async fn fetch_all(&mut self, sql: &str, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
+        let query = bind(self.names.statement(sql, &args, self.doing)?, args);
+        let rows = query.fetch_all(self.connection.sqlite()).await.map_err(|error| self.failed(error))?;
+        Ok(rows.into_iter().map(|row| Row { row, doing: self.doing }).collect())
+    }
+
+    /// The first row of one statement, if it has one. The statement is always executed to its end.
+    pub(super) async fn fetch_optional(&mut self, sql: &str, args: Vec<Arg>) -> Result<Option<Row>, StoreError> {
+        Ok(self.fetch_all(sql, args).await?.into_iter().next())
+    }
+
+    /// An error of this transaction about a value that it read.
+    pub(super) fn corrupt(&self, what: impl Into<String>) -> StoreError {
+        StoreError::Corrupt { doing: self.doing, what: what.into() }
+    }
+
+    fn failed(&self, error: sqlx::Error) -> StoreError {
+        sqlite::error_while(self.doing, error)
+    }
+}
+
+type Query = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
+
+fn bind(sql: Arc<str>, args: Vec<Arg>) -> Query {
+    // Safe: the text comes from the verbs, which put values into arguments and nothing else into the text; the prefix was
+    // checked when the database was opened.
+    args.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, arg| match arg {
+        Arg::Text(value) => query.bind(value),
+        Arg::Int(value) => query.bind(value),
+        Arg::Bytes(value) => query.bind(value),
+    })
+}
+
+/// An argument of a statement. A NULL has a type too: Postgres wants to know it.
+#[derive(Debug, Clone)]
+pub(super) enum Arg {
+    /// Text.
+    Text(Option<String>),
+    /// An integer of 64 bits.
+    Int(Option<i64>),
+    /// Bytes.
+    Bytes(Option<Vec<u8>>),
+}
+
+macro_rules! arg_from {
+    ($($type:ty => |$value:ident| $arg:expr;)*) => {
+        $(impl From<$type> for Arg {
+            fn from($value: $type) -> Arg {
+                $arg
+            }
+        })*
+    };
+}
+
+arg_from! {
+    &str => |value| Arg::Text(Some(value.to_owned()));
+    &String => |value| Arg::Text(Some(value.clone()));
+    String => |value| Arg::Text(Some(value));
+    Option<String> => |value| Arg::Text(value);
+    Option<&str> => |value| Arg::Text(value.map(str::to_owned));
+    i64 => |value| Arg::Int(Some(value));
+    bool => |value| Arg::Int(Some(i64::from(value)));
+    Timestamp => |value| Arg::Int(Some(value.0));
+    Option<Timestamp> => |value| Arg::Int(value.map(|moment| moment.0));
+    Vec<u8> => |value| Arg::Bytes(Some(value));
+}
+
+/// The arguments of a statement, each converted.
+macro_rules! args {
+    ($($value:expr),* $(,)?) => {
+        vec![$($crate::store::db::Arg::from($value)),*]
+    };
+}
+pub(super) use args;
+
+/// `$from, $from+1, …`: placeholders for a list of `count` values.
+pub(super) fn placeholders(from: usize, count: usize) -> String {
+    (from..from + count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The smallest text that is greater than every text that begins with `prefix`, in the order of code points, which is the
+/// database's order of bytes. `None` where there is none: the range has no end.
+pub(super) fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        if let Some(next) = (u32::from(last) + 1..=u32::from(char::MAX)).find_map(char::from_u32) {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// One row of an answer. Every getter names the column in its error.
+pub(super) struct Row {
+    row: SqliteRow,
+    doing: &'static str,
+}
+
+impl Row {
+    fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(&'r self, column: &str) -> Result<T, StoreError> {
+        self.row.try_get(column).map_err(|error| self.corrupt(column, error))
+    }
+
+    pub(super) fn corrupt(&self, column: &str, why: impl std::fmt::Display) -> StoreError {
+        StoreError::Corrupt { doing: self.doing, what: format!("column {column}: {why}") }
+    }
+
+    pub(super) fn text(&self, column: &str) -> Result<String, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn opt_text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn int(&self, column: &str) -> Result<i64, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn opt_int(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        Ok(self.int(column)? != 0)
+    }
+
+    pub(super) fn bytes(&self, column: &str) -> Result<Vec<u8>, StoreError> {
+        self.get(column)
+    }
+
+    pub(super) fn time(&self, column: &str) -> Result<Timestamp, StoreError> {
+        Ok(Timestamp(self.int(column)?))
+    }
+
+    pub(super) fn opt_time(&self, column: &str) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.opt_int(column)?.map(Timestamp))
+    }
+
+    /// An integer that must fit the narrower type `T`.
+    pub(super) fn count<T: TryFrom<i64>>(&self, column: &str) -> Result<T, StoreError> {
+        let value = self.int(column)?;
+        T::try_from(value).map_err(|_| self.corrupt(column, format!("{value} is out of range")))
+    }
+
+    /// A word with a type of its own, such as a state.
+    pub(super) fn word<T: std::str::FromStr<Err = String>>(&self, column: &str) -> Result<T, StoreError> {
+        self.text(column)?.parse().map_err(|error: String| self.corrupt(column, error))
+    }
+
+    /// A value stored as JSON text.
+    pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, StoreError> {
+        serde_json::from_str(&self.text(column)?).map_err(|error| self.corrupt(column, error))
+    }
+
+    /// A value stored as JSON text, or nothing.
+    pub(super) fn opt_json<T: DeserializeOwned>(&self, column: &str) -> Result<Option<T>, StoreError> {
+        let text = self.opt_text(column)?;
+        text.map(|text| serde_json::from_str(&text)).transpose().map_err(|error| self.corrupt(column, error))
+    }
+}
+
+/// The names of tables, and the statements in which they have been put.
+#[derive(Debug)]
+struct Names {
+    prefix: String,
+    statements: Mutex<HashMap<String, Statement>>,
+}
+
+#[derive(Debug, Clone)]
+struct Statement {
+    sql: Arc<str>,
+    parameters: usize,
+}
+
+/// Lists of varying length make statements of varying text; past this many, they are translated anew each time.
+const STATEMENTS_KEPT_MAX: usize = 512;
+
+impl Names {
+    fn new(prefix: &str) -> Result<Names, StoreError> {
+        let first_is_letter = prefix.starts_with(|first: char| first.is_ascii_lowercase() || first == '_');
+        let is_name = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_';
+        if !first_is_letter || !prefix.chars().all(is_name) || prefix.len() > 40 {
+            return Err(StoreError::Prefix { prefix: prefix.to_owned() });
+        }
+        Ok(Names { prefix: prefix.to_owned(), statements: Mutex::default() })
+    }
+
+    fn put_into(&self, sql: &str) -> String {
+        sql.replace('@', &self.prefix)
+    }
+
+    /// `sql` for the database. SQLite reads an argument that is missing as NULL, silently; here it is an error.
+    fn statement(&self, sql: &str, args: &[Arg], doing: &'static str) -> Result<Arc<str>, StoreError> {
+        let mut statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = match statements.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let statement = Statement { sql: self.put_into(sql).into(), parameters: count_parameters(sql) };
+                if statements.len() < STATEMENTS_KEPT_MAX {
+                    statements.insert(sql.to_owned(), statement.clone());
+                }
+                statement
+            }
+        };
+        if statement.parameters != args.len() {
+            let what = format!("{} arguments for {} in: {sql}", args.len(), statement.parameters);
+            return Err(StoreError::failed(doing, what));
+        }
+        Ok(statement.sql)
+    }
+
+    #[cfg(test)]
+    fn statements(&self) -> Vec<String> {
+        let statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        statements.values().map(|statement| statement.sql.to_string()).collect()
+    }
+}
+
+/// The highest number of a `$` placeholder.
+fn count_parameters(sql: &str) -> usize {
+    let numbers = sql.split('$').skip(1).map(|rest| {
+        let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..digits].parse().unwrap_or(0)
+    });
+    numbers.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_of_table_names_cannot_carry_sql() {
+        for good in ["tollgate_", "t", "_x9_"] {
+            assert!(Names::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "9x", "T_", "a b", "a;", "a\"", "é"] {
+            assert!(Names::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_past_everything_that_begins_with_it() {
+        let check = |prefix: &str, expected: Option<&str>| {
+            assert_eq!(end_of_prefix(prefix).as_deref(), expected, "{prefix:?}");
+        };
+        check("", None);
+        check("a", Some("b"));
+        check("50%", Some("50&"));
+        check("a\u{10FFFF}", Some("b"));
+        check("\u{10FFFF}", None);
+        // Surrogates are no characters: the next one is past them.
+        check("\u{D7FF}", Some("\u{E000}"));
+    }
+
+    #[test]
+    fn a_missing_argument_is_an_error_and_not_a_null() {
+        let names = Names::new("t_").expect("a good prefix");
+        let sql = "SELECT 1 FROM @runs WHERE id = $1 AND state = $2";
+        let (too_few, enough): (Vec<Arg>, Vec<Arg>) = (args!["a"], args!["a", "b"]);
+        assert!(names.statement(sql, &too_few, "testing").is_err());
+        let sent = names.statement(sql, &enough, "testing").expect("enough arguments");
+        assert_eq!(&*sent, "SELECT 1 FROM t_runs WHERE id = $1 AND state = $2");
+    }
+}
