@@ -1,11 +1,12 @@
 //! The one gate that every JSON document passes on its way in, and the one form in which JSON is stored and hashed.
 //!
-//! What gets through [`parse`] is the same whatever store is behind it: valid UTF-8, no lone surrogate, integers within 64
-//! bits with every digit kept, at most [`MAX_DEPTH`] levels, no key twice, and no larger than the caller allows.
-//! [`canonical`] writes a value in the one form that is hashed and compared. Paths ([`at_path`]) name places in a value.
+//! What gets through [`parse`] is the same whatever store is behind it: valid UTF-8, no lone surrogate, integers within
+//! 64 bits with every digit kept, at most [`MAX_DEPTH`] levels, no key twice, and no larger than the caller allows.
+//! [`canonical`] writes a value in the one form that is hashed and compared. Paths ([`at_path`]) name places in a
+//! value.
 //!
-//! `"\u0000"` is a valid JSON string and is kept: the canonical form stores it escaped, so that it never reaches a store
-//! as a raw NUL. Only in the *message* of an error is it replaced ([`replace_nul`]).
+//! `"\u0000"` is a valid JSON string and is kept: the canonical form stores it escaped, so that it never reaches a
+//! store as a raw NUL. Only in the *message* of an error is it replaced ([`replace_nul`]).
 //!
 //! Nothing here performs I/O, knows a schema or changes a value.
 
@@ -63,8 +64,9 @@ impl fmt::Display for JsonError {
 /// ```
 ///
 /// # Errors
-/// What is wrong, where, and what to send instead: a text of more than `bytes_max` bytes, one that is not JSON, an integer
-/// beyond 64 bits, a number beyond a double, a lone surrogate, a key given twice, more than [`MAX_DEPTH`] levels.
+/// What is wrong, where, and what to send instead: a text of more than `bytes_max` bytes, one that is not JSON, an
+/// integer beyond 64 bits, a number beyond a double, a lone surrogate, a key given twice, more than [`MAX_DEPTH`]
+/// levels.
 pub fn parse(text: &str, bytes_max: usize) -> Result<Value, JsonError> {
     check_size(text.len(), bytes_max)?;
     scan(text)?;
@@ -151,8 +153,8 @@ pub fn at_path<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     Some(at)
 }
 
-/// Extend `path` by a key of an object: `.key`, `key` where the path was empty, `["an odd key"]` where the key is not made
-/// of letters, digits, `_` and `-` alone, beginning with a letter or `_`.
+/// Extend `path` by a key of an object: `.key`, `key` where the path was empty, `["an odd key"]` where the key is not
+/// made of letters, digits, `_` and `-` alone, beginning with a letter or `_`.
 pub fn push_key(path: &mut String, key: &str) {
     let plain = key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && key.chars().all(|other| other.is_ascii_alphanumeric() || other == '_' || other == '-');

@@ -239,6 +239,7 @@ impl Reserved {
         let limits = grant.limits.clone();
         let egress = Egress::new(EgressConfig {
             grant,
+            needs: self.descriptor.http.clone(),
             secrets: gate.secrets.clone(),
             class,
             effect_key: effect_key.clone(),

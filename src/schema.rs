@@ -1,12 +1,13 @@
 //! JSON Schemas: does one compile, and does a value fit it. For workflow parameters, action configurations and outputs.
 //!
-//! Schemas come from strangers, so they are held to bounds: nothing is ever fetched (a reference outside the schema is an
-//! error), patterns that backtrack are cut off, and a schema whose references multiply is refused before it is compiled.
-//! `format` is an annotation, as the draft says, unless the schema names a draft in which it is not.
+//! Schemas come from strangers, so they are held to bounds: nothing is ever fetched (a reference outside the schema is
+//! an error), patterns that backtrack are cut off, and a schema whose references multiply is refused before it is
+//! compiled. `format` is an annotation, as the draft says, unless the schema names a draft in which it is not.
 //!
 //! Nothing here performs I/O, and nothing here changes a value: defaults in a schema are not filled in.
 
-use std::collections::HashMap;
+mod shape;
+
 use std::fmt;
 
 use jsonschema::paths::LocationSegment;
@@ -15,10 +16,6 @@ use serde_json::Value;
 
 use crate::json;
 
-/// How many parts a schema may have once every reference in it is followed. A schema written by hand has some dozens.
-const PARTS_MAX: u64 = 20_000;
-/// How many levels and references may follow each other on the way down.
-const CHAIN_MAX: usize = 200;
 /// How many problems of one value are reported; the rest are counted.
 const PROBLEMS_MAX: usize = 20;
 /// How much a pattern may backtrack in one match.
@@ -66,8 +63,8 @@ pub fn check_schema(schema: &Value) -> Result<(), String> {
 /// ```
 ///
 /// # Errors
-/// Every place that does not fit (the first 20, and how many more there are), in the order of the schema. A schema that does
-/// not compile is one problem of the whole value.
+/// Every place that does not fit (the first 20, and how many more there are), in the order of the schema. A schema that
+/// does not compile is one problem of the whole value.
 pub fn validate(schema: &Value, instance: &Value) -> Result<(), Vec<SchemaProblem>> {
     match Schema::compile(schema) {
         Ok(schema) => schema.validate(instance),
@@ -116,135 +113,13 @@ impl Schema {
 }
 
 fn compile(schema: &Value) -> Result<Validator, String> {
-    check_shape(schema)?;
+    shape::check_shape(schema)?;
     let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX).size_limit(PATTERN_BYTES_MAX);
     jsonschema::options().offline().with_pattern_options(patterns).build(schema).map_err(|error| {
         let path = dotted(error.instance_path().segments());
         let message = bounded(&error.to_string());
         if path.is_empty() { message } else { format!("{path}: {message}") }
     })
-}
-
-/// Refuse, before it is compiled, a schema that would take a validator beyond all bounds: references that point outside, and
-/// references that multiply (twenty definitions that each name the next one twice are a million).
-fn check_shape(schema: &Value) -> Result<(), String> {
-    let mut anchors = HashMap::new();
-    find_anchors(schema, true, &mut anchors)?;
-    let mut counted = HashMap::new();
-    match count_parts(schema, schema, &anchors, &mut counted, 0)? {
-        parts if parts > PARTS_MAX => Err(format!(
-            "with every reference followed it has more than {PARTS_MAX} parts: let fewer definitions refer to each other"
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// The places that a reference of the form `#name` can mean. A second `$id` would give references another base.
-fn find_anchors<'s>(part: &'s Value, root: bool, anchors: &mut HashMap<&'s str, &'s Value>) -> Result<(), String> {
-    match part {
-        Value::Object(map) => {
-            if !root && map.get("$id").is_some_and(Value::is_string) {
-                return Err("a `$id` below the root is not supported: refer to parts as `#/$defs/name`".to_owned());
-            }
-            for keyword in ["$anchor", "$dynamicAnchor"] {
-                if let Some(name) = map.get(keyword).and_then(Value::as_str)
-                    && anchors.insert(name, part).is_some_and(|other| !std::ptr::eq(other, part))
-                {
-                    return Err(format!("the anchor `{name}` is set twice"));
-                }
-            }
-            map.values().try_for_each(|item| find_anchors(item, false, anchors))
-        }
-        Value::Array(items) => items.iter().try_for_each(|item| find_anchors(item, false, anchors)),
-        _ => Ok(()),
-    }
-}
-
-/// How many parts `part` has with every reference followed; a reference back to something being counted counts as one.
-fn count_parts<'s>(
-    part: &'s Value,
-    schema: &'s Value,
-    anchors: &HashMap<&'s str, &'s Value>,
-    counted: &mut HashMap<*const Value, Option<u64>>,
-    depth: usize,
-) -> Result<u64, String> {
-    if depth > CHAIN_MAX {
-        return Err(format!("references and levels follow each other more than {CHAIN_MAX} deep: make it flatter"));
-    }
-    let count_all = |items: &mut dyn Iterator<Item = &'s Value>, counted: &mut HashMap<*const Value, Option<u64>>| {
-        let mut sum = 1u64;
-        for item in items {
-            sum = sum.saturating_add(count_parts(item, schema, anchors, counted, depth + 1)?);
-        }
-        Ok::<u64, String>(sum)
-    };
-    let map = match part {
-        Value::Object(map) => map,
-        Value::Array(items) => return count_all(&mut items.iter(), counted),
-        _ => return Ok(1),
-    };
-    let address: *const Value = part;
-    match counted.get(&address) {
-        // A cycle: the validator follows it only as far as the value goes.
-        Some(None) => return Ok(1),
-        Some(Some(parts)) => return Ok(*parts),
-        None => counted.insert(address, None),
-    };
-    let mut sum = 1u64;
-    for (keyword, value) in map {
-        let parts = match (keyword.as_str(), value) {
-            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
-                match resolve(reference, schema, anchors)? {
-                    Some(target) => count_parts(target, schema, anchors, counted, depth + 1)?,
-                    None => 1,
-                }
-            }
-            // Definitions count where they are referred to; data is no schema.
-            ("$defs" | "definitions" | "const" | "enum" | "default" | "examples", _) => 1,
-            ("properties" | "patternProperties" | "dependentSchemas" | "dependencies", Value::Object(named)) => {
-                count_all(&mut named.values(), counted)?
-            }
-            (_, value) => count_parts(value, schema, anchors, counted, depth + 1)?,
-        };
-        sum = sum.saturating_add(parts);
-    }
-    counted.insert(address, Some(sum));
-    Ok(sum)
-}
-
-/// What a reference means; `None` for the published schemas of JSON Schema itself, which the validator knows.
-fn resolve<'s>(
-    reference: &str,
-    schema: &'s Value,
-    anchors: &HashMap<&'s str, &'s Value>,
-) -> Result<Option<&'s Value>, String> {
-    let Some(fragment) = reference.strip_prefix('#') else {
-        if reference.starts_with("https://json-schema.org/") || reference.starts_with("http://json-schema.org/") {
-            return Ok(None);
-        }
-        return Err(format!("the reference `{reference}` leads outside: nothing is fetched, refer to `#/$defs/name`"));
-    };
-    let target = match fragment {
-        "" => Some(schema),
-        pointer if pointer.starts_with('/') => schema.pointer(&percent_decoded(pointer)),
-        name => anchors.get(name).copied(),
-    };
-    target.map(Some).ok_or_else(|| format!("the reference `{reference}` leads nowhere in this schema"))
-}
-
-/// A fragment is part of a URI, in which `$` or a space may be written `%24` and `%20`.
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let decoded = match (first, after) {
-            (b'%', [high, low, ..]) => hex::decode([*high, *low]).ok().and_then(|byte| byte.first().copied()),
-            _ => None,
-        };
-        rest = if decoded.is_some() { &after[2..] } else { after };
-        bytes.push(decoded.unwrap_or(*first));
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn dotted<'a>(segments: impl Iterator<Item = LocationSegment<'a>>) -> String {
@@ -392,6 +267,65 @@ mod tests {
             ),
             "20000 parts",
         );
+    }
+
+    #[test]
+    fn recursion_that_doubles_at_each_level_is_refused_and_trees_are_not() {
+        let back = json!({ "$ref": "#" });
+        let twice = json!({ "allOf": [back, back] });
+        for schema in [
+            json!({ "properties": { "c": twice } }),
+            json!({ "additionalProperties": twice }),
+            json!({ "items": twice }),
+            json!({ "prefixItems": [twice] }),
+            json!({ "items": back, "contains": back }),
+            json!({ "properties": { "c": back }, "patternProperties": { "^c": back } }),
+            json!({ "anyOf": [{ "items": back }, { "items": back }] }),
+            json!({ "if": { "properties": { "c": back } }, "then": { "properties": { "c": back } } }),
+            json!({ "allOf": [{ "properties": { "c": back } }, { "additionalProperties": back }] }),
+            json!({ "properties": { "c": { "$ref": "#/$defs/a" } }, "$defs": { "a": { "oneOf": [back, { "not": back }] } } }),
+            // The same place one level down and two levels down: as the rabbits of Fibonacci.
+            json!({ "properties": { "c": { "allOf": [back, { "properties": { "c": back } }] } } }),
+            json!({ "$dynamicAnchor": "x", "items": { "allOf": [{ "$dynamicRef": "#x" }, { "$dynamicRef": "#x" }] } }),
+        ] {
+            check_unusable(schema, "double the work");
+        }
+        for schema in [
+            json!({ "properties": { "left": back, "right": back } }),
+            json!({ "properties": { "children": { "items": back } }, "additionalProperties": back }),
+            json!({ "prefixItems": [back, back], "items": back }),
+            // One, or a list of them.
+            json!({ "properties": { "c": { "anyOf": [back, { "items": back }] } } }),
+            json!({ "anyOf": [{ "type": "string" }, { "items": back }, { "additionalProperties": back }] }),
+            json!({ "oneOf": [{ "properties": { "and": { "items": back } } }, { "properties": { "or": { "items": back } } }] }),
+            json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "items": { "type": "null" } } } }),
+        ] {
+            check_schema(&schema).unwrap_or_else(|message| panic!("{schema}: {message}"));
+        }
+    }
+
+    /// On the stack of a test, which is that of a worker.
+    #[test]
+    fn chains_are_followed_up_to_their_bound_and_no_further() {
+        let chain = |length: usize| {
+            let mut definitions = serde_json::Map::new();
+            for level in 0..length {
+                definitions
+                    .insert(format!("d{level}"), json!({ "items": { "$ref": format!("#/$defs/d{}", level + 1) } }));
+            }
+            definitions.insert(format!("d{length}"), json!({ "type": "string" }));
+            json!({ "$ref": "#/$defs/d0", "$defs": definitions })
+        };
+        check_unusable(chain(100), "more than 200 deep");
+        let mut instance = json!(1);
+        for _ in 0..63 {
+            instance = json!([instance]);
+        }
+        check(chain(64), instance.clone(), &[]);
+        let list =
+            json!({ "$defs": { "l": { "items": { "$ref": "#/$defs/l" }, "type": "array" } }, "$ref": "#/$defs/l" });
+        let path = "[0]".repeat(63);
+        check(list, instance, &[&format!("{path}: 1 is not of type \"array\"")]);
     }
 
     #[test]

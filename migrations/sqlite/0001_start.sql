@@ -58,7 +58,8 @@ CREATE INDEX @runs_newest ON @runs (created_at DESC, id);
 CREATE INDEX @runs_newest_in_scope ON @runs (scope, created_at DESC, id);
 CREATE INDEX @runs_newest_of_ref ON @runs (ref, created_at DESC, id);
 CREATE INDEX @runs_newest_in_state ON @runs (state, created_at DESC, id);
-CREATE INDEX @runs_under_way ON @runs (ref, state, updated_at DESC);
+CREATE INDEX @runs_of_ref_in_state ON @runs (ref, state);
+CREATE INDEX @runs_of_ref_in_scope ON @runs (ref, scope, state);
 -- The guard on scopes, once more where no code can forget it.
 CREATE UNIQUE INDEX @runs_scope_guard ON @runs (ref, scope)
     WHERE parent_id IS NULL AND forced = 0 AND scope IS NOT NULL AND state IN ('active', 'waiting');

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use url::Url;
 
 use crate::effect::EffectClass;
+use crate::egress::pattern::UrlPattern;
 use crate::json;
 use crate::policy::Limits;
 
@@ -89,6 +91,34 @@ pub struct HttpNeed {
     /// Whether it changes nothing at the other end.
     pub safe: bool,
 }
+
+impl HttpNeed {
+    /// Whether the action asked for such a request. A policy can grant less than was asked for, and never more.
+    pub fn covers(&self, method: &http::Method, url: &Url) -> bool {
+        let methods = self.methods.iter().any(|asked| asked == method.as_str());
+        let Ok((pattern, any_host)) = self.pattern() else { return false };
+        if !any_host {
+            return methods && pattern.matches(url);
+        }
+        let mut url = url.clone();
+        // Only a URL that cannot be a base has no host to replace, and no pattern matches one.
+        let replaced = url.set_host(Some(ANY_HOST)).is_ok() && url.set_port(None).is_ok();
+        methods && replaced && pattern.matches(&url)
+    }
+
+    /// The pattern, and whether it asked for any host and port: a bare `*`, which no policy may say.
+    fn pattern(&self) -> Result<(UrlPattern, bool), String> {
+        for scheme in ["http://", "https://"] {
+            if let Some(path) = self.url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("*/")) {
+                return Ok((UrlPattern::parse(&format!("{scheme}{ANY_HOST}/{path}"))?, true));
+            }
+        }
+        Ok((UrlPattern::parse(&self.url)?, false))
+    }
+}
+
+/// Stands for whatever host a need with a bare `*` is asked about; reserved by RFC 2606.
+const ANY_HOST: &str = "any.invalid";
 
 /// Limits that an action asks for; `None` takes the policy's. The smaller of the two holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,7 +218,7 @@ pub fn check_descriptors(described: Vec<(Descriptor, String, Option<String>)>) -
             Err(error) => fault(format!("its output schema {error}")),
         }
         for need in &descriptor.http {
-            if let Err(error) = crate::egress::pattern::UrlPattern::parse(&need.url) {
+            if let Err(error) = need.pattern() {
                 fault(format!("it asks for the URL `{}`, which {error}", need.url));
             }
         }
@@ -236,6 +266,24 @@ mod tests {
         {
             assert!(fault.contains(expected), "{fault} should mention {expected}");
         }
+    }
+
+    #[test]
+    fn a_need_covers_what_it_asks_for_and_nothing_else() {
+        let need = |url: &str| HttpNeed { url: url.to_owned(), methods: vec!["POST".to_owned()], safe: false };
+        #[track_caller]
+        fn check(need: &HttpNeed, method: http::Method, url: &str, expected: bool) {
+            let url = Url::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(need.covers(&method, &url), expected, "{need:?} {method} {url}");
+        }
+        let any = need("http://*/v1/**");
+        check(&any, http::Method::POST, "http://127.0.0.1:8080/v1/messages", true);
+        check(&any, http::Method::GET, "http://127.0.0.1:8080/v1/messages", false);
+        check(&any, http::Method::POST, "https://127.0.0.1:8080/v1/messages", false);
+        check(&any, http::Method::POST, "http://mail.example/v2", false);
+        let one = need("https://api.mail.example/v1/messages");
+        check(&one, http::Method::POST, "https://api.mail.example/v1/messages?x=1", true);
+        check(&one, http::Method::POST, "https://other.mail.example/v1/messages", false);
     }
 
     #[test]

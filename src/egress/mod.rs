@@ -34,9 +34,12 @@ use self::redact::Redactor;
 use crate::budget::{Allowance, ChargeItem, Exceeded};
 use crate::capability::{Capability, Phase, allows};
 use crate::clock::Ambient;
+use crate::component::HttpNeed;
 use crate::effect::EffectClass;
 use crate::journal::{Denial, JournalError, RequestEvidence};
-use crate::policy::{Auth, Grant, HttpRule, Overdraw as OverdrawRule, Secrets};
+use crate::policy::{
+    Auth, Grant, HttpRule, Overdraw as OverdrawRule, Secrets, missing_addresses, missing_idempotency, missing_rule,
+};
 use crate::worker::lease::Lease;
 
 /// The header that carries the effect key where the rule names none.
@@ -56,6 +59,8 @@ pub trait Overdraw: Send + Sync {
 pub struct EgressConfig {
     /// What the policy grants this action.
     pub grant: Grant,
+    /// What the action asked for: the smaller of the two holds.
+    pub needs: Vec<HttpNeed>,
     /// Where the credentials come from.
     pub secrets: Arc<Secrets>,
     /// The action's class.
@@ -283,9 +288,17 @@ impl Egress {
             };
             let address = address.filter(|address| address::refused(*address, &[]).is_some());
             let safe = !may(Capability::EffectfulRequest);
-            let remedy = crate::policy::missing_rule(app, action, &outgoing.method, &url, safe, address);
+            let mut remedy = missing_rule(app, action, &outgoing.method, &url, safe, address);
+            if !safe && config.class == EffectClass::Idempotent && !remedy.starts_with('#') {
+                remedy = format!("{remedy}\n{}", missing_idempotency());
+            }
             return refuse(format!("no rule of the policy grants it to {app}/{action}"), remedy);
         };
+        if !config.needs.iter().any(|need| need.covers(&outgoing.method, &url)) {
+            let reason =
+                format!("{app}/{action} does not ask for it: its descriptor lists no such request under `http`");
+            return refuse(reason, String::new());
+        }
         if !rule.safe && !may(Capability::EffectfulRequest) {
             let reason = format!(
                 "the rule at line {} of {} does not call it safe, and {phase} may make safe requests only",
@@ -301,7 +314,7 @@ impl Egress {
                 rule.line,
                 config.secrets.policy_name()
             );
-            return refuse(reason, "idempotency = { header = \"Idempotency-Key\" }".to_owned());
+            return refuse(reason, missing_idempotency().to_owned());
         }
 
         let mut headers = outgoing.headers.clone();
@@ -501,7 +514,7 @@ impl Shared {
         let Admitted { number, rule, url, key, request, redactor, timeouts } = admitted;
         let addresses = match client::resolve(&url, &rule.addresses).await {
             Ok(addresses) => addresses,
-            Err(error) => return Err(self.refused_address(number, &url, error)),
+            Err(error) => return Err(self.refused_address(number, &rule, &url, error)),
         };
         let method = request.method_ref().cloned().unwrap_or_default();
         let drawn = self.claim(number, &rule, &url, key.as_deref(), &method, &body)?;
@@ -619,12 +632,11 @@ impl Shared {
         http::Response::from_parts(head, redactor.bytes(body))
     }
 
-    fn refused_address(&self, number: u32, url: &Url, error: ClientError) -> EgressError {
+    fn refused_address(&self, number: u32, rule: &HttpRule, url: &Url, error: ClientError) -> EgressError {
         let ClientError::Address { address, range, .. } = &error else {
             return self.broke(number, url, error);
         };
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let remedy = format!("addresses = [\"{address}/{width}\"]");
+        let remedy = missing_addresses(rule, *address);
         let reason = format!("it is at {address}, which is {range}");
         let mut evidence = self.evidence();
         let (phase, capability) = (evidence.phase.to_string(), url.to_string());

@@ -1,6 +1,7 @@
 //! The states of a run and of its steps, and the only transitions between them.
 //!
-//! Tables and nothing else: no I/O, no clock, no store. The store asks them before it writes, live and in recovery alike.
+//! Tables and nothing else: no I/O, no clock, no store. The store asks them before it writes, live and in recovery
+//! alike.
 
 use std::fmt;
 use std::str::FromStr;

@@ -87,6 +87,7 @@ impl AttemptSetup {
         let (ambient, lease) = (Ambient::system(), Arc::new(Lease::unlimited()));
         let egress = Egress::new(EgressConfig {
             grant,
+            needs: Vec::new(),
             secrets: Arc::new(Secrets::of(&policy)),
             class: EffectClass::Pure,
             effect_key: String::new(),

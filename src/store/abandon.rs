@@ -15,9 +15,9 @@ use crate::journal::{JournalError, events};
 use crate::run::state::RunState;
 
 impl Store {
-    /// Abandons a run that is active, waiting or blocked, and every such run under it; whether it did. When it returns `true`,
-    /// the runs are abandoned, workers in the middle fenced, and effects under way left `ambiguous`, durably together. On
-    /// `false` (there is no such run, or it has ended) nothing was written.
+    /// Abandons a run that is active, waiting or blocked, and every such run under it; whether it did. When it returns
+    /// `true`, the runs are abandoned, workers in the middle fenced, and effects under way left `ambiguous`, durably
+    /// together. On `false` (there is no such run, or it has ended) nothing was written.
     pub async fn abandon(&self, run: &str, actor: &str, because: &str, at: Timestamp) -> Result<bool, JournalError> {
         let (run, actor, because) = (run.to_owned(), actor.to_owned(), because.to_owned());
         self.database

@@ -1,7 +1,7 @@
 //! Attempts: reserving one, reclaiming one, finishing it once (S8, S9).
 //!
-//! [`reserve`] is the one way to an attempt, whether it rides on a claim, a wake or a commit. Who may call it, and at which
-//! generation, its callers have checked.
+//! [`reserve`] is the one way to an attempt, whether it rides on a claim, a wake or a commit. Who may call it, and at
+//! which generation, its callers have checked.
 
 use sha2::{Digest, Sha256};
 
@@ -282,7 +282,8 @@ pub(super) async fn is_reserved_by(tx: &mut Tx, run: &str, reservation: &Reserva
     Ok(tx.fetch_optional(sql, args![run, &reservation.step, &reservation.claim_token]).await?.is_some())
 }
 
-/// Finishes an attempt: by its dispatch id and claim token, while it runs. `unit` is the step that the same commit changes.
+/// Finishes an attempt: by its dispatch id and claim token, while it runs. `unit` is the step that the same commit
+/// changes.
 pub(super) async fn finish(
     tx: &mut Tx,
     run: &str,
@@ -322,8 +323,8 @@ pub(super) async fn finish(
     Ok(())
 }
 
-/// Ends the running attempts of a run (of one unit, or of all) without a record, because somebody outside decided so. Their
-/// claim tokens go, so that a late finish finds nothing.
+/// Ends the running attempts of a run (of one unit, or of all) without a record, because somebody outside decided so.
+/// Their claim tokens go, so that a late finish finds nothing.
 pub(super) async fn end_running(
     tx: &mut Tx,
     run: &str,

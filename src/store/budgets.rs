@@ -1,7 +1,7 @@
 //! Budgets: caps and counts of a root, and the charges against it (R6, B1 to B5).
 //!
-//! The arithmetic is [`crate::budget`]'s; here it happens inside the one write transaction that also records it, which is
-//! what keeps two workers from both spending the last of it.
+//! The arithmetic is [`crate::budget`]'s; here it happens inside the one write transaction that also records it, which
+//! is what keeps two workers from both spending the last of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,8 +90,8 @@ fn charge_row(row: &Row) -> Result<ChargeRow, StoreError> {
 /// The number of the request of a charge that `plan` announced; requests count from 1.
 const PLANNED: u32 = 0;
 
-/// The root of a run's tree, found by its parents. A parent whose row is gone is an error: whoever lost its root is not given
-/// a fresh budget (B4).
+/// The root of a run's tree, found by its parents. A parent whose row is gone is an error: whoever lost its root is not
+/// given a fresh budget (B4).
 async fn root_of(tx: &mut Tx, run: &str) -> Result<String, JournalError> {
     let inconsistent = |what: String| JournalError::Inconsistent { run: run.to_owned(), what };
     let mut seen = BTreeSet::new();

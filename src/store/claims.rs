@@ -68,8 +68,8 @@ pub enum Claim {
 }
 
 impl Store {
-    /// Claims a run. When it returns [`Claim::Claimed`], the generation is raised, the lease taken, a resume done and the
-    /// attempt reserved, durably together; on any other answer nothing was written.
+    /// Claims a run. When it returns [`Claim::Claimed`], the generation is raised, the lease taken, a resume done and
+    /// the attempt reserved, durably together; on any other answer nothing was written.
     pub async fn claim(&self, request: ClaimRequest) -> Result<Claim, JournalError> {
         self.database.write("claiming a run", move |tx| Box::pin(async move { claim(tx, &request).await })).await
     }
@@ -113,8 +113,8 @@ impl Store {
             .await
     }
 
-    /// Goes on with a run that this holder has claimed: reserves the attempt, and makes a waiting run active. When it returns,
-    /// both are durable, under the same generation.
+    /// Goes on with a run that this holder has claimed: reserves the attempt, and makes a waiting run active. When it
+    /// returns, both are durable, under the same generation.
     ///
     /// # Errors
     /// [`JournalError::Fenced`] where the run has another generation, is nobody's, or is neither active nor waiting.
@@ -185,8 +185,8 @@ fn held_by_another(run: &RunRow, holder: &str, at: Timestamp) -> Option<(String,
     (other != holder && expires_at > at).then(|| (other.to_owned(), expires_at))
 }
 
-/// A failed or blocked run is performed again from where it stands: its failed and blocked steps are pending once more, with
-/// a fresh count of tries. Their inputs and summaries stay.
+/// A failed or blocked run is performed again from where it stands: its failed and blocked steps are pending once more,
+/// with a fresh count of tries. Their inputs and summaries stay.
 async fn reopen(tx: &mut Tx, run: &RunRow, at: Timestamp, happened: &mut Vec<NewEvent>) -> Result<(), JournalError> {
     let reopened = tx
         .fetch_all(

@@ -1,8 +1,8 @@
 //! The journal: what a performer writes, whole or not at all ([`Journal`]).
 //!
-//! [`apply`] reads in the order that the trait promises: fence, reads, charge, effect, refund, documents, attempt, step,
-//! variable, what the run does next, events. The log of events keeps the order in which things happened: what the budget and
-//! the attempt did, then the performer's own events, then what the run does next.
+//! [`apply`] reads in the order that the trait promises: fence, reads, charge, effect, refund, documents, attempt,
+//! step, variable, what the run does next, events. The log of events keeps the order in which things happened: what the
+//! budget and the attempt did, then the performer's own events, then what the run does next.
 
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -72,11 +72,14 @@ impl From<JournalError> for Undone {
 }
 
 async fn apply(tx: &mut Tx, commit: &Commit) -> Result<(), Undone> {
-    if was_applied(tx, commit).await? {
+    if has_ended_already(tx, commit).await? {
         return Ok(());
     }
     let (run, at) = (commit.fence.run.as_str(), commit.at);
     let claimant = pass_fence(tx, commit).await?;
+    if has_begun_already(tx, commit).await? {
+        return Ok(());
+    }
     if !documents::reads_hold(tx, &commit.reads).await? {
         return Err(Undone::Conflict);
     }
@@ -165,8 +168,8 @@ async fn go_on(
     Ok(())
 }
 
-/// The step of a run's failure is failed with it, unless this commit failed it already: one whose input does not evaluate
-/// fails without an attempt (R2).
+/// The step of a run's failure is failed with it, unless this commit failed it already: one whose input does not
+/// evaluate fails without an attempt (R2).
 async fn fail_steps(
     tx: &mut Tx,
     run: &str,
@@ -184,33 +187,38 @@ async fn fail_steps(
     steps::end(tx, run, key, &StepEnd::Failed { failure: failure.clone() }, at).await
 }
 
-/// Whether this very commit is durable already, and its acknowledgement was lost.
+/// Whether this very commit is durable already, and its acknowledgement was lost: one that ends something. What has
+/// ended stays ended, whoever has the run by now, so that this is asked before the fence.
 ///
-/// It is recognised by what it alone can have written: an attempt finished under its claim token, a charge under its key, the
-/// next step reserved under its claim token, a step or a run that stands exactly as it would leave them. Of a commit that
-/// writes only documents, a refund, a variable or events, all but its events without an idempotency key is the same the
-/// second time anyway.
-async fn was_applied(tx: &mut Tx, commit: &Commit) -> Result<bool, JournalError> {
+/// It is recognised by what it alone can have written: an attempt finished under its claim token, the next step
+/// reserved under its claim token, a step or a run that stands exactly as it would leave them. Of a commit that writes
+/// only documents, a refund, a variable or events, all but its events without an idempotency key is the same the second
+/// time anyway.
+async fn has_ended_already(tx: &mut Tx, commit: &Commit) -> Result<bool, JournalError> {
     let run = commit.fence.run.as_str();
-    if let Some(end) = &commit.attempt {
-        return Ok(attempts::is_finished_by(tx, run, end).await?);
+    Ok(match (&commit.attempt, &commit.step, &commit.then) {
+        (Some(end), _, _) => attempts::is_finished_by(tx, run, end).await?,
+        (None, Some((key, end)), _) => steps::has_ended(tx, run, key, end).await?,
+        (None, None, Some(then)) => went_on(tx, commit, then).await?,
+        (None, None, None) => false,
+    })
+}
+
+/// The same of a commit that only begins something, by a charge under its key or a mark that is its own. The performer
+/// acts on the answer, so that this is asked after the fence.
+async fn has_begun_already(tx: &mut Tx, commit: &Commit) -> Result<bool, JournalError> {
+    if commit.attempt.is_some() || commit.step.is_some() || commit.then.is_some() {
+        return Ok(false);
     }
-    if let Some(charge) = &commit.charge
-        && !charge.items.is_empty()
-    {
-        return Ok(budgets::is_charged(tx, run, &charge.key).await?);
+    let run = commit.fence.run.as_str();
+    match (&commit.charge, &commit.effect) {
+        (Some(charge), _) if !charge.items.is_empty() => Ok(budgets::is_charged(tx, run, &charge.key).await?),
+        (_, Some(effect)) => {
+            let as_written = EffectRecord { generation: commit.fence.generation, ..effect.clone() };
+            Ok(effects::find(tx, run, &effect.key).await?.is_some_and(|stored| stored == as_written))
+        }
+        _ => Ok(false),
     }
-    if let Some((key, end)) = &commit.step {
-        return Ok(steps::has_ended(tx, run, key, end).await?);
-    }
-    if let Some(then) = &commit.then {
-        return Ok(went_on(tx, commit, then).await?);
-    }
-    if let Some(effect) = &commit.effect {
-        let as_written = EffectRecord { generation: commit.fence.generation, ..effect.clone() };
-        return Ok(effects::find(tx, run, &effect.key).await?.is_some_and(|stored| stored == as_written));
-    }
-    Ok(false)
 }
 
 async fn went_on(tx: &mut Tx, commit: &Commit, then: &Then) -> Result<bool, StoreError> {

@@ -35,8 +35,8 @@ pub struct Pushed {
 const COLUMNS: &str = "app, version, digest, descriptors, pushed_at, active";
 
 impl Store {
-    /// Makes these bytes the active component of `app`. When it returns, bytes, version and its being active are durable
-    /// together. The digest of the active version again writes nothing and answers that version.
+    /// Makes these bytes the active component of `app`. When it returns, bytes, version and its being active are
+    /// durable together. The digest of the active version again writes nothing and answers that version.
     pub async fn push_component(
         &self,
         app: &str,

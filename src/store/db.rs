@@ -1,9 +1,9 @@
 //! The one place that knows which database it is: connections, transactions, arguments and rows.
 //!
-//! SQL is written once, by the verbs, with `$1` placeholders and `@` before each table's name; what stands here turns it
-//! into the database's own. There are two ways in. [`Database::read`] opens a read transaction on a pooled connection;
-//! [`Database::write`] hands a whole write transaction to the one writer, as a closure, in one hop. This module knows no
-//! table and no rule of the design.
+//! SQL is written once, by the verbs, with `$1` placeholders and `@` before each table's name; what stands here turns
+//! it into the database's own. There are two ways in. [`Database::read`] opens a read transaction on a pooled
+//! connection; [`Database::write`] hands a whole write transaction to the one writer, as a closure, in one hop. This
+//! module knows no table and no rule of the design.
 
 mod sqlite;
 mod writer;
@@ -33,8 +33,8 @@ enum Backend {
 }
 
 impl Database {
-    /// Opens the database at `url`, creating file and folder where they are missing, and migrates it. When it returns, the
-    /// schema is the one that this program knows.
+    /// Opens the database at `url`, creating file and folder where they are missing, and migrates it. When it returns,
+    /// the schema is the one that this program knows.
     pub(super) async fn open(url: &str, prefix: &str) -> Result<Database, StoreError> {
         let names = Arc::new(Names::new(prefix)?);
         let file = sqlite::File::parse(url)?;
@@ -51,8 +51,8 @@ impl Database {
         Ok(Tx { connection, names: self.names.clone(), doing })
     }
 
-    /// Runs `job` in a write transaction. `Ok` is durable when this returns; on `Err` nothing of it is. A caller that stops
-    /// waiting changes nothing: the job still ends one way or the other.
+    /// Runs `job` in a write transaction. `Ok` is durable when this returns; on `Err` nothing of it is. A caller that
+    /// stops waiting changes nothing: the job still ends one way or the other.
     pub(super) async fn write<T, E, F>(&self, doing: &'static str, job: F) -> Result<T, E>
     where
         F: for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, Result<T, E>> + Send + 'static,
@@ -127,8 +127,8 @@ impl Tx {
 type Query = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
 
 fn bind(sql: Arc<str>, args: Vec<Arg>) -> Query {
-    // Safe: the text comes from the verbs, which put values into arguments and nothing else into the text; the prefix was
-    // checked when the database was opened.
+    // Safe: the text comes from the verbs, which put values into arguments and nothing else into the text; the prefix
+    // was checked when the database was opened.
     args.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, arg| match arg {
         Arg::Text(value) => query.bind(value),
         Arg::Int(value) => query.bind(value),
@@ -183,8 +183,8 @@ pub(super) fn placeholders(from: usize, count: usize) -> String {
     (from..from + count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The smallest text that is greater than every text that begins with `prefix`, in the order of code points, which is the
-/// database's order of bytes. `None` where there is none: the range has no end.
+/// The smallest text that is greater than every text that begins with `prefix`, in the order of code points, which is
+/// the database's order of bytes. `None` where there is none: the range has no end.
 pub(super) fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {

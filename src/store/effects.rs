@@ -95,8 +95,8 @@ pub(super) async fn find(tx: &mut Tx, run: &str, key: &str) -> Result<Option<Eff
     tx.fetch_optional(&sql, args![run, key]).await?.as_ref().map(from_row).transpose()
 }
 
-/// Writes a record over the one that is there, if the journal may go from one to the other. The generation written is the
-/// writer's, whatever the record says.
+/// Writes a record over the one that is there, if the journal may go from one to the other. The generation written is
+/// the writer's, whatever the record says.
 pub(super) async fn put(tx: &mut Tx, run: &str, generation: i64, record: &EffectRecord) -> Result<(), JournalError> {
     let before = find(tx, run, &record.key).await?.map(|record| record.state);
     if !effect::may_become(before, record.state) {

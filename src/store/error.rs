@@ -1,7 +1,7 @@
 //! Why the store could not do what it was asked, in words for whoever must act.
 //!
-//! Refusals that belong to one verb (a scope that is occupied, an ambiguous prefix) are that verb's own error type; this
-//! one is for what can go wrong with any of them.
+//! Refusals that belong to one verb (a scope that is occupied, an ambiguous prefix) are that verb's own error type;
+//! this one is for what can go wrong with any of them.
 
 use std::time::Duration;
 

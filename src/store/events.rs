@@ -1,7 +1,7 @@
 //! Events of runs: append-only, gapless per run, in commit order (S12).
 //!
-//! Whoever changes a run collects what happened and appends it once, in the transaction of the change. Nothing here decides
-//! what is worth an event.
+//! Whoever changes a run collects what happened and appends it once, in the transaction of the change. Nothing here
+//! decides what is worth an event.
 
 use serde_json::Value;
 

@@ -98,8 +98,8 @@ const MATCHES_MAX: usize = 100;
 const ACTIVE_MAX: usize = 100;
 
 impl Store {
-    /// The id of the one run whose id begins with `prefix`. An exact id wins over longer ones; case counts; every character
-    /// stands for itself. Reads only.
+    /// The id of the one run whose id begins with `prefix`. An exact id wins over longer ones; case counts; every
+    /// character stands for itself. Reads only.
     ///
     /// # Errors
     /// Where none or several begin with it.
@@ -155,8 +155,8 @@ impl Store {
         Ok(Page { next: last.map(|run| format!("{}:{}", run.created_at.0, run.id)), runs })
     }
 
-    /// The active top-level runs of these workflows: in a scope (`None`: those without one), and apart from them elsewhere. The
-    /// first hundred of each. No refs, no answer. Reads only.
+    /// The active top-level runs of these workflows: in a scope (`None`: those without one), and apart from them
+    /// elsewhere. The first hundred of each. No refs, no answer. Reads only.
     pub async fn find_active(&self, refs: &[String], scope: Option<&str>) -> Result<ActiveRuns, StoreError> {
         if refs.is_empty() {
             return Ok(ActiveRuns::default());

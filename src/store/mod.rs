@@ -1,9 +1,10 @@
 //! The store: runs, steps, attempts, effects, budgets, components, documents and events, durable and fenced.
 //!
-//! One file for each noun holds its verbs; `commit` applies what a performer writes ([`Journal`](crate::journal::Journal)).
-//! `db` alone knows which database it is. Each verb's comment says what is durable when it returns, and every durable
-//! write of a performer names the generation of its run (R14). Nothing outside this module names a table; nothing inside it
-//! calls a guest, opens a connection to anything else, or reads a clock: time, ids and tokens come in as arguments.
+//! One file for each noun holds its verbs; `commit` applies what a performer writes
+//! ([`Journal`](crate::journal::Journal)). `db` alone knows which database it is. Each verb's comment says what is
+//! durable when it returns, and every durable write of a performer names the generation of its run (R14). Nothing
+//! outside this module names a table; nothing inside it calls a guest, opens a connection to anything else, or reads a
+//! clock: time, ids and tokens come in as arguments.
 
 mod abandon;
 mod attempts;

@@ -93,15 +93,16 @@ pub enum PublishError {
         _0.run, _0.workflow_ref, _0.scope, _0.state,
         _0.step.as_ref().map_or_else(String::new, |step| format!(" at step {step}"))
     )]
-    Occupied(Occupant),
+    Occupied(Box<Occupant>),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Store {
-    /// Publishes a run. When it returns, run, steps, definition, budget and the event `run.started` are durable together; on
-    /// an error none of them is. With a start key that was used before, the run of that time comes back and nothing is written.
+    /// Publishes a run. When it returns, run, steps, definition, budget and the event `run.started` are durable
+    /// together; on an error none of them is. With a start key that was used before, the run of that time comes back
+    /// and nothing is written.
     ///
     /// # Errors
     /// Where the start key started something else, or, unless forced, another run is under way in the scope.
@@ -117,7 +118,7 @@ async fn publish(tx: &mut Tx, new: &NewRun) -> Result<Published, PublishError> {
     if let Some(scope) = new.scope.as_deref().filter(|_| !new.forced)
         && let Some(occupant) = runs::under_way(tx, &new.workflow_ref, scope, &new.id).await?
     {
-        return Err(PublishError::Occupied(occupant));
+        return Err(PublishError::Occupied(Box::new(occupant)));
     }
     let NewDefinition { hash, format, body } = &new.definition;
     tx.execute(

@@ -1,7 +1,7 @@
 //! A person settles what only a person can: an effect in doubt, or a step that is blocked.
 //!
-//! It comes from outside: it raises the generation, which fences a worker in the middle, and it is recorded with who and why.
-//! It never revives a run that has ended; there it settles the effect and no more.
+//! It comes from outside: it raises the generation, which fences a worker in the middle, and it is recorded with who
+//! and why. It never revives a run that has ended; there it settles the effect and no more.
 
 use serde_json::{Value, json};
 
@@ -110,12 +110,13 @@ impl From<StoreError> for ResolveError {
 }
 
 impl Store {
-    /// Records what a person says of a step whose effect is in doubt, or that is blocked; the state in which it leaves the run.
-    /// When it returns, the effect, the step, the run and the record of who and why are durable together.
+    /// Records what a person says of a step whose effect is in doubt, or that is blocked; the state in which it leaves
+    /// the run. When it returns, the effect, the step, the run and the record of who and why are durable together.
     ///
-    /// *Succeeded* completes the step and leaves the run active and nobody's, so that a resume goes on; where another run has
-    /// come to occupy the scope meanwhile, it stays blocked until a resume finds the scope free. *Failed* fails step and run. A
-    /// new key makes the step pending and the run active. Of a run that has ended, only the effect is settled.
+    /// *Succeeded* completes the step and leaves the run active and nobody's, so that a resume goes on; where another
+    /// run has come to occupy the scope meanwhile, it stays blocked until a resume finds the scope free. *Failed* fails
+    /// step and run. A new key makes the step pending and the run active. Of a run that has ended, only the effect is
+    /// settled.
     ///
     /// # Errors
     /// Where there is nothing to settle, or it is too early for any verdict but *succeeded*.

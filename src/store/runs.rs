@@ -121,8 +121,8 @@ impl Store {
         }))
     }
 
-    /// The run that occupies `scope` for a workflow: the one that is active or waiting, else the latest blocked one, which is
-    /// reported and refuses nobody (S2). Child runs never answer. Reads only.
+    /// The run that occupies `scope` for a workflow: the one that is active or waiting, else the latest blocked one,
+    /// which is reported and refuses nobody (S2). Child runs never answer. Reads only.
     pub async fn occupant(&self, workflow_ref: &str, scope: &str) -> Result<Option<Occupant>, StoreError> {
         let mut tx = self.database.read("looking for the run that occupies a scope").await?;
         match under_way(&mut tx, workflow_ref, scope, "").await? {
@@ -177,8 +177,8 @@ pub(super) async fn find(tx: &mut Tx, id: &str) -> Result<Option<RunRow>, StoreE
     tx.fetch_optional(&sql, args![id]).await?.as_ref().map(from_row).transpose()
 }
 
-/// The top-level run of a workflow, other than `except`, that is active or waiting in a scope. Forced ones count: they are
-/// exempt from being refused, not from being there.
+/// The top-level run of a workflow, other than `except`, that is active or waiting in a scope. Forced ones count: they
+/// are exempt from being refused, not from being there.
 pub(super) async fn under_way(
     tx: &mut Tx,
     workflow_ref: &str,
@@ -228,8 +228,8 @@ impl Standing<'_> {
     }
 }
 
-/// Changes a run's state from `from`. A waiting run stays with its holder, who may wake it; any other state but active lets go
-/// of the lease, so that whoever resumes it need not wait for that to expire.
+/// Changes a run's state from `from`. A waiting run stays with its holder, who may wake it; any other state but active
+/// lets go of the lease, so that whoever resumes it need not wait for that to expire.
 pub(super) async fn change(
     tx: &mut Tx,
     run: &str,

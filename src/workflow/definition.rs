@@ -133,8 +133,8 @@ impl Definition {
         }
     }
 
-    /// The SHA-256 digest of [`Definition::to_json`], in lower-case hexadecimal: two definitions with the same hash run the
-    /// same way.
+    /// The SHA-256 digest of [`Definition::to_json`], in lower-case hexadecimal: two definitions with the same hash run
+    /// the same way.
     pub fn hash(&self) -> String {
         json::hash(&self.to_value())
     }
@@ -240,7 +240,14 @@ outputs: { reminded: "{{ steps.remind.output }}" }
 
     #[test]
     fn every_action_that_is_missing_is_named_by_line() {
-        let text = "workflow: a/b\nsteps:\n  - id: one\n    action: x/y\n  - { id: two, action: mail/send }\n  - { id: three, action: x/z }\n  - { id: four, action: x/y }\n";
+        let text = r#"workflow: a/b
+steps:
+  - id: one
+    action: x/y
+  - { id: two, action: mail/send }
+  - { id: three, action: x/z }
+  - { id: four, action: x/y }
+"#;
         let workflow = Workflow::parse("a.yaml", text).unwrap();
         assert_eq!(workflow.actions().into_iter().collect::<Vec<_>>(), ["mail/send", "x/y", "x/z"]);
         let report = Definition::freeze(workflow, pin).unwrap_err();

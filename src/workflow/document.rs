@@ -1,8 +1,8 @@
 //! A YAML or JSON text as a tree whose every node knows its bytes, so that a problem found later can name its line.
 //!
-//! The tree holds what JSON can hold and nothing else: the same gate as [`crate::json`] (integers within 64 bits, bounded
-//! depth and size, no key twice), plus bounds on what YAML's aliases may multiply. Numbers keep the text they were written
-//! in, so that `0.1` is exactly a tenth to whoever asks for the text.
+//! The tree holds what JSON can hold and nothing else: the same gate as [`crate::json`] (integers within 64 bits,
+//! bounded depth and size, no key twice), plus bounds on what YAML's aliases may multiply. Numbers keep the text they
+//! were written in, so that `0.1` is exactly a tenth to whoever asks for the text.
 //!
 //! It knows nothing of workflows, and performs no I/O.
 
@@ -77,12 +77,12 @@ impl Node {
     }
 }
 
-/// The tree that `text` holds. A name that ends in `.json` makes it JSON and nothing else; any other text is JSON where it
-/// is valid JSON, and YAML where it is not.
+/// The tree that `text` holds. A name that ends in `.json` makes it JSON and nothing else; any other text is JSON where
+/// it is valid JSON, and YAML where it is not.
 ///
 /// # Errors
-/// The problems that keep it from being one tree: one of syntax, or all of the others (keys given twice, numbers that do not
-/// fit, tags).
+/// The problems that keep it from being one tree: one of syntax, or all of the others (keys given twice, numbers that
+/// do not fit, tags).
 pub(super) fn read(name: &str, text: &str) -> Result<Node, Vec<Problem>> {
     if text.len() > BYTES_MAX {
         let message = format!("the file has {} bytes and a workflow may have {BYTES_MAX}", text.len());
@@ -193,8 +193,8 @@ impl JsonReader<'_, '_> {
     }
 }
 
-/// Builds the tree from the parser's events. The parser is asked for one event at a time and the open collections stand on
-/// a stack of our own, so that depth is an error and never the end of the process's stack.
+/// Builds the tree from the parser's events. The parser is asked for one event at a time and the open collections stand
+/// on a stack of our own, so that depth is an error and never the end of the process's stack.
 struct YamlReader<'t> {
     text: &'t str,
     /// The byte at which each character starts, and the length of the text at the end: the parser counts characters.
@@ -450,7 +450,8 @@ fn tag_problem(tag: &Tag, span: Range<usize>) -> Problem {
     Problem::at(span, format!("the tag `{shown}` has no meaning here")).help("write the value itself, text in quotes")
 }
 
-/// What a plain scalar means: the core schema of YAML 1.2, except where it would surprise. Else the message and the help.
+/// What a plain scalar means: the core schema of YAML 1.2, except where it would surprise. Else the message and the
+/// help.
 fn plain(text: &str) -> Result<Data, (String, String)> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok(Data::Null),

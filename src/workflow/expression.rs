@@ -1,12 +1,12 @@
 //! Expressions: what a `{{ … }}` in a workflow means, and what it evaluates to.
 //!
 //! A string that is exactly one `{{ expression }}` keeps the type of its value; any other string that holds `{{ }}` or
-//! `{% %}` is text with values written in: strings as they are, everything else as JSON. Every other string is itself. What
-//! is undefined is an error at its path, never an empty string.
+//! `{% %}` is text with values written in: strings as they are, everything else as JSON. Every other string is itself.
+//! What is undefined is an error at its path, never an empty string.
 //!
 //! Expressions come from strangers and run in the host, so they are held to bounds: a budget of work and memory for one
-//! evaluation, and a size and depth for its result. They see the scope that they are given and nothing else: nothing here
-//! performs I/O, reads a clock, or can be made to.
+//! evaluation, and a size and depth for its result. They see the scope that they are given and nothing else: nothing
+//! here performs I/O, reads a clock, or can be made to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,8 +24,8 @@ use crate::json;
 pub const EVALUATED_BYTES_MAX: usize = 8 << 20;
 /// The work that one evaluation may do, in instructions; one is also worth 64 bytes of memory.
 const FUEL: u64 = 1_000_000;
-/// How many words and signs one `{{ }}` or `{% %}` may have. The engine builds a tree from them that it walks by recursion,
-/// and a chain (`1+1+1+…`) is as deep as it is long: some 3,000 would end the process on a stack of 2 MiB.
+/// How many words and signs one `{{ }}` or `{% %}` may have. The engine builds a tree from them that it walks by
+/// recursion, and a chain (`1+1+1+…`) is as deep as it is long: some 3,000 would end the process on a stack of 2 MiB.
 const TOKENS_MAX: usize = 1000;
 /// How many `{% %}` one string may have; a chain of `elif` is as deep as it is long, too.
 const BLOCKS_MAX: usize = 200;
@@ -56,8 +56,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of a run: its parameters, the variables that steps have saved (by name), and the output of every step that
-    /// has completed or was skipped (by step key; null for a skipped one).
+    /// The scope of a run: its parameters, the variables that steps have saved (by name), and the output of every step
+    /// that has completed or was skipped (by step key; null for a skipped one).
     pub fn new(params: &Value, variables: &BTreeMap<String, Value>, outputs: &BTreeMap<String, Value>) -> Scope {
         let mut scope = Scope { params: to_dynamic(params), variables: BTreeMap::new(), steps: BTreeMap::new() };
         scope.variables.extend(variables.iter().map(|(name, value)| (name.clone(), to_dynamic(value))));
@@ -67,7 +67,8 @@ impl Scope {
         scope
     }
 
-    /// The step `key` is over and its output is `output`: it can be seen as `steps.<key>.output`, and under `save_as` (R13).
+    /// The step `key` is over and its output is `output`: it can be seen as `steps.<key>.output`, and under `save_as`
+    /// (R13).
     pub fn record(&mut self, key: &str, save_as: Option<&str>, output: &Value) {
         let output = to_dynamic(output);
         if let Some(name) = save_as {
@@ -97,8 +98,8 @@ pub struct EvaluationError {
     pub message: String,
 }
 
-/// `template` with every expression in it replaced by its value (R2). `path` is where the template stands in the workflow;
-/// errors extend it. Keys of mappings are not evaluated.
+/// `template` with every expression in it replaced by its value (R2). `path` is where the template stands in the
+/// workflow; errors extend it. Keys of mappings are not evaluated.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -117,14 +118,14 @@ pub struct EvaluationError {
 /// ```
 ///
 /// # Errors
-/// The first expression, in the order of the keys, that has no value: undefined, of a type that JSON cannot hold, an integer
-/// beyond 64 bits, or past the bounds on work, size ([`EVALUATED_BYTES_MAX`]) and depth ([`json::MAX_DEPTH`]).
+/// The first expression, in the order of the keys, that has no value: undefined, of a type that JSON cannot hold, an
+/// integer beyond 64 bits, or past the bounds on work, size ([`EVALUATED_BYTES_MAX`]) and depth ([`json::MAX_DEPTH`]).
 pub fn evaluate(template: &Value, path: &str, scope: &Scope) -> Result<Value, EvaluationError> {
     Evaluator::new(scope).value(template, &mut path.to_owned())
 }
 
-/// Whether the condition `expression` holds, written with or without its `{{ }}`: false, null, zero, and what is empty do
-/// not hold, everything else does.
+/// Whether the condition `expression` holds, written with or without its `{{ }}`: false, null, zero, and what is empty
+/// do not hold, everything else does.
 ///
 /// # Errors
 /// As [`evaluate`]: a condition that is undefined neither holds nor does not.
@@ -139,8 +140,8 @@ pub fn condition(expression: &str, path: &str, scope: &Scope) -> Result<bool, Ev
 /// The expression written at `path` of a step's `with`, as its author wrote it: of `{ to: "{{ invoice.email }}" }`,
 /// `binding(with, "to")` is `{{ invoice.email }}`.
 ///
-/// A string that holds no expression is itself; a number, a list or any other value is its JSON. `None` where nothing is
-/// written at that very place, even if the expression above it has a value there.
+/// A string that holds no expression is itself; a number, a list or any other value is its JSON. `None` where nothing
+/// is written at that very place, even if the expression above it has a value there.
 pub fn binding(with: &Value, path: &str) -> Option<String> {
     match json::at_path(with, path)? {
         Value::String(text) => Some(text.clone()),
@@ -180,8 +181,8 @@ pub(super) fn check_template(text: &str) -> Result<Vec<Reference>, Vec<SyntaxPro
     }
 }
 
-/// Compile a condition and say what it refers to: the expression without its `{{ }}`, and the references, whose ranges are
-/// in the text as it was given.
+/// Compile a condition and say what it refers to: the expression without its `{{ }}`, and the references, whose ranges
+/// are in the text as it was given.
 pub(super) fn check_condition(text: &str) -> Result<(String, Vec<Reference>), Vec<SyntaxProblem>> {
     let (inner, tokens) = bare(text).map_err(|problem| vec![problem])?;
     match ENVIRONMENT.compile_expression(inner) {
@@ -372,7 +373,8 @@ fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|opening| text.contains(opening))
 }
 
-/// The text without the white space around it, where it is exactly one `{{ expression }}`. Its tokens have been counted.
+/// The text without the white space around it, where it is exactly one `{{ expression }}`. Its tokens have been
+/// counted.
 fn whole(text: &str) -> Option<&str> {
     let trimmed = text.trim();
     let inner = trimmed.strip_prefix("{{")?.strip_suffix("}}")?;
@@ -529,8 +531,8 @@ enum Token<'t> {
 
 type Placed<'t> = (Token<'t>, Range<usize>);
 
-/// The tokens of every `{{ }}` and `{% %}` of a text, found as the engine finds them, so that none is missed in the count.
-/// That is why `raw`, within which the engine finds none, is refused.
+/// The tokens of every `{{ }}` and `{% %}` of a text, found as the engine finds them, so that none is missed in the
+/// count. That is why `raw`, within which the engine finds none, is refused.
 fn tokens_of_text(text: &str) -> Result<Vec<Placed<'_>>, SyntaxProblem> {
     let mut tokens = Vec::new();
     let mut blocks = 0;

@@ -36,8 +36,8 @@ pub use parse::is_qualified_name;
 
 /// The published JSON Schema of workflow files, for editors and for whoever writes such files by program.
 ///
-/// It sees the shape of a file; [`Workflow::parse`] sees also what a schema cannot: whether expressions compile, and whether
-/// what they refer to is there.
+/// It sees the shape of a file; [`Workflow::parse`] sees also what a schema cannot: whether expressions compile, and
+/// whether what they refer to is there.
 pub const WORKFLOW_SCHEMA: &str = include_str!("../../docs/workflow.schema.json");
 
 /// A workflow that was read and checked: every expression compiles, and refers only to what is there by then.

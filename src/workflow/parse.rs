@@ -1,7 +1,7 @@
 //! From the text of a workflow file to a [`Workflow`], or to everything that is wrong with it, each with its line.
 //!
-//! What can be known before a run is checked here: names, durations, amounts, schemas, the syntax of every expression, and
-//! whether what it refers to can be there by then. What only a run can know (whether a value has the field that an
+//! What can be known before a run is checked here: names, durations, amounts, schemas, the syntax of every expression,
+//! and whether what it refers to can be there by then. What only a run can know (whether a value has the field that an
 //! expression asks for) is not.
 //!
 //! Nothing here opens a file: the text comes from the caller, and the name is only for messages.
@@ -417,8 +417,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Where `range` of the string `text`, which `node` holds, stands in the file: exactly where the string is written as it
-    /// is, by line in a block, and the whole of it where escapes keep one from knowing.
+    /// Where `range` of the string `text`, which `node` holds, stands in the file: exactly where the string is written
+    /// as it is, by line in a block, and the whole of it where escapes keep one from knowing.
     fn place(&self, node: &Node, text: &str, range: Option<&Range<usize>>) -> Range<usize> {
         let (Some(range), Some(written)) = (range, self.text.get(node.span.clone())) else { return node.span.clone() };
         let start = node.span.start;
@@ -753,7 +753,15 @@ outputs: { reminded: "{{ steps.remind.output | length }}" }
     #[test]
     fn every_problem_is_reported_at_once_with_its_line() {
         check_refused(
-            "workflow: Billing\ntitel: x\nbudget: { emails: -1 }\nsteps:\n  - id: One\n    action: nope\n  - id: two\n    timeout: 30\n",
+            r#"workflow: Billing
+titel: x
+budget: { emails: -1 }
+steps:
+  - id: One
+    action: nope
+  - id: two
+    timeout: 30
+"#,
             &[
                 "w.yaml:1:11: `Billing` cannot be a workflow's name | write app/name, each of lower-case letters, digits and `-`, beginning with a letter, at most 63 of them",
                 "w.yaml:2:1: unknown key `titel` | did you mean `title`?",
@@ -769,7 +777,21 @@ outputs: { reminded: "{{ steps.remind.output | length }}" }
     #[test]
     fn what_later_versions_know_is_refused_as_such() {
         check_refused(
-            "workflow: a/b\nonFailure: { action: a/c }\nschedule: x\nsteps:\n  - id: s\n    action: a/c\n    forEach: { in: x }\n    gate: {}\n  - id: t\n    manual: {}\n  - id: u\n    wait: {}\n  - { id: v, workflow: a/d }\n  - { id: x, agent: {} }\n",
+            r#"workflow: a/b
+onFailure: { action: a/c }
+schedule: x
+steps:
+  - id: s
+    action: a/c
+    forEach: { in: x }
+    gate: {}
+  - id: t
+    manual: {}
+  - id: u
+    wait: {}
+  - { id: v, workflow: a/d }
+  - { id: x, agent: {} }
+"#,
             &[
                 "w.yaml:2:1: this version of Tollgate does not know `onFailure` yet | leave it out, or use a version of Tollgate that knows it",
                 "w.yaml:3:1: this version of Tollgate does not know `schedule` yet | leave it out, or use a version of Tollgate that knows it",
@@ -805,7 +827,23 @@ outputs: { reminded: "{{ steps.remind.output | length }}" }
     #[test]
     fn references_are_checked_against_the_steps_that_are_over_by_then() {
         check_refused(
-            "workflow: a/b\nsteps:\n  - id: one\n    action: a/c\n    if: later\n    with: { x: \"{{ steps.two.output }}\", y: \"{{ steps.one.output }}\" }\n    saveAs: first\n  - id: send-two\n    action: a/c\n    with:\n      - \"{{ fist }}\"\n    saveAs: later\n  - id: three\n    action: a/c\n    with: { a: \"{{ fist }}\", b: \"x {{ first + steps.send.output }}\", c: \"{{ steps['nope'].output }}\", d: \"{{ steps.one.outptu }}\", e: \"{{ one }}\" }\noutputs: { x: \"{{ steps.tree.output }}\", ok: \"{{ later }}{{ steps['send-two'].output }}\" }\n",
+            r#"workflow: a/b
+steps:
+  - id: one
+    action: a/c
+    if: later
+    with: { x: "{{ steps.two.output }}", y: "{{ steps.one.output }}" }
+    saveAs: first
+  - id: send-two
+    action: a/c
+    with:
+      - "{{ fist }}"
+    saveAs: later
+  - id: three
+    action: a/c
+    with: { a: "{{ fist }}", b: "x {{ first + steps.send.output }}", c: "{{ steps['nope'].output }}", d: "{{ steps.one.outptu }}", e: "{{ one }}" }
+outputs: { x: "{{ steps.tree.output }}", ok: "{{ later }}{{ steps['send-two'].output }}" }
+"#,
             &[
                 "w.yaml:5:9: nothing is called `later` here: no earlier step saves it | the step `send-two` saves it, and is not over by then",
                 "w.yaml:6:20: no earlier step has the id `two`",
@@ -844,7 +882,20 @@ outputs: { reminded: "{{ steps.remind.output | length }}" }
     #[test]
     fn expressions_are_compiled_and_errors_point_into_the_text() {
         check_refused(
-            "workflow: a/b\nsteps:\n  - id: s\n    action: a/c\n    if: 'params.a b'\n    with:\n      plain: é {{ params.a | lenght }}\n      block: |\n        first\n        then {{ params. }}\n      \"{{ key }}\": 1\n      list: [\"{{ 1 + }}\"]\n      escaped: \"{{ \\\"a\\\" b }}\"\n",
+            r#"workflow: a/b
+steps:
+  - id: s
+    action: a/c
+    if: 'params.a b'
+    with:
+      plain: é {{ params.a | lenght }}
+      block: |
+        first
+        then {{ params. }}
+      "{{ key }}": 1
+      list: ["{{ 1 + }}"]
+      escaped: "{{ \"a\" b }}"
+"#,
             &[
                 "w.yaml:5:19: this expression cannot be read: unexpected input after expression",
                 "w.yaml:7:30: this expression cannot be read: there is no filter `lenght`",
@@ -863,7 +914,15 @@ outputs: { reminded: "{{ steps.remind.output | length }}" }
     #[test]
     fn names_ids_and_variables_are_checked() {
         check_refused(
-            "workflow: a/b\nsteps:\n  - { id: s, action: a/c, saveAs: x }\n  - { id: s, action: a/c, saveAs: x }\n  - { id: t, action: a/c, saveAs: params }\n  - { id: u, action: a/c, saveAs: not }\n  - { id: v, action: a/c, saveAs: a-b }\n  - { id: 7, action: a/c }\n",
+            r#"workflow: a/b
+steps:
+  - { id: s, action: a/c, saveAs: x }
+  - { id: s, action: a/c, saveAs: x }
+  - { id: t, action: a/c, saveAs: params }
+  - { id: u, action: a/c, saveAs: not }
+  - { id: v, action: a/c, saveAs: a-b }
+  - { id: 7, action: a/c }
+"#,
             &[
                 "w.yaml:4:11: an earlier step has the id `s` already | give this step another id",
                 "w.yaml:4:35: an earlier step saves `x` already | choose another name: a variable is written once",

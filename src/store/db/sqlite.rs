@@ -1,7 +1,7 @@
 //! SQLite: its file, its settings, its migrations, and the patience that keeps "database is locked" from anybody.
 //!
-//! Several processes may use one file. Whatever waits for another process's lock waits here, up to [`PATIENCE`]; no other
-//! module retries anything.
+//! Several processes may use one file. Whatever waits for another process's lock waits here, up to [`PATIENCE`]; no
+//! other module retries anything.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::{Names, StoreError};
 /// How long anything waits for another process's lock before it says so.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long SQLite itself waits before it comes back to us.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// A read holds a connection for the length of one call; more of them than this gain nothing on one file.
 const READERS_MAX: u32 = 4;
 /// More than there are statements, so that each is prepared once a connection.
@@ -49,7 +49,8 @@ impl File {
         Ok(File { path: PathBuf::from(path) })
     }
 
-    /// Creates what is missing, switches the file to a write-ahead log and migrates it. The connection becomes the writer's.
+    /// Creates what is missing, switches the file to a write-ahead log and migrates it. The connection becomes the
+    /// writer's.
     pub(super) async fn prepare(&self, names: &Names) -> Result<SqliteConnection, StoreError> {
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             let made = std::fs::create_dir_all(folder);
@@ -69,7 +70,8 @@ impl File {
 
     /// Connections for reading, opened as they are needed.
     pub(super) fn readers(&self) -> SqlitePool {
-        // No idle timeout and no maximal age: either would put a task of the pool's into whatever runtime opens the store.
+        // No idle timeout and no maximal age: either would put a task of the pool's into whatever runtime opens the
+        // store.
         SqlitePoolOptions::new()
             .max_connections(READERS_MAX)
             .acquire_timeout(PATIENCE)
@@ -117,8 +119,8 @@ impl File {
         }
     }
 
-    /// sqlx's migrator takes no lock on SQLite. Under one write transaction of ours, of processes that start at once the
-    /// first migrates, and the others find nothing left to do.
+    /// sqlx's migrator takes no lock on SQLite. Under one write transaction of ours, of processes that start at once
+    /// the first migrates, and the others find nothing left to do.
     async fn migrate(&self, connection: &mut SqliteConnection, names: &Names) -> Result<(), StoreError> {
         let migrations = MIGRATIONS.map(|(version, name, sql)| {
             let sql = AssertSqlSafe(names.put_into(sql)).into_sql_str();
@@ -160,7 +162,8 @@ impl File {
     }
 }
 
-/// `BEGIN IMMEDIATE`, `COMMIT` or `ROLLBACK`, however long another process holds the lock that it needs, up to [`PATIENCE`].
+/// `BEGIN IMMEDIATE`, `COMMIT` or `ROLLBACK`, however long another process holds the lock that it needs, up to
+/// [`PATIENCE`].
 ///
 /// Not sqlx's own transaction: it borrows the connection for its life, and the writer keeps one connection for ever.
 pub(super) async fn control(connection: &mut SqliteConnection, statement: &'static str) -> Result<(), sqlx::Error> {
@@ -189,8 +192,8 @@ pub(super) async fn begin_read(
 
 async fn begin_read_once(readers: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
     let mut transaction = readers.begin().await?;
-    // SQLite's BEGIN takes no lock and fixes no moment; the first statement that reads does. Made here, it is the only one
-    // that can find the file busy.
+    // SQLite's BEGIN takes no lock and fixes no moment; the first statement that reads does. Made here, it is the only
+    // one that can find the file busy.
     sqlx::query("SELECT 1 FROM sqlite_master LIMIT 1").fetch_optional(&mut *transaction).await?;
     Ok(transaction)
 }

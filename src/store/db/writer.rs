@@ -1,9 +1,9 @@
 //! The one writer of a process: a thread that owns one connection and runs one write transaction after another.
 //!
 //! A job is a whole transaction and costs one hop, however many statements it has. It is run to its end even where its
-//! caller stops waiting, and a job that panics undoes itself alone. The thread has a runtime of its own, so that a commit
-//! neither waits for a busy runtime nor dies with one. It knows nothing of what a job writes, which is why several jobs could
-//! share one transaction, each in a savepoint, without anybody above noticing.
+//! caller stops waiting, and a job that panics undoes itself alone. The thread has a runtime of its own, so that a
+//! commit neither waits for a busy runtime nor dies with one. It knows nothing of what a job writes, which is why
+//! several jobs could share one transaction, each in a savepoint, without anybody above noticing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

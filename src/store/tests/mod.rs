@@ -1,8 +1,9 @@
 //! The store against real SQLite files, rule by rule.
 //!
-//! What stands here is the scaffolding: a store in a folder of its own, runs to put into it, and a performer's usual moves.
-//! Nothing of it knows a table, except where a test must break what no verb can.
+//! What stands here is the scaffolding: a store in a folder of its own, runs to put into it, and a performer's usual
+//! moves. Nothing of it knows a table, except where a test must break what no verb can.
 
+mod claiming;
 mod database;
 mod listings;
 mod money;

@@ -98,8 +98,13 @@ async fn r7_charge_and_mark_are_one_commit() {
 
     // B5: a repeated commit charges once, and does not even say so twice.
     let before = everything(&store, "r1").await;
-    assert_done(store.commit(commit).await);
+    assert_done(store.commit(commit.clone()).await);
     assert_eq!(everything(&store, "r1").await, before);
+
+    // Whoever has lost the run meanwhile is told so, and does not act on it.
+    store.abandon("r1", "ann", "test", at(4_000)).await.expect("abandoned");
+    assert_fenced(store.commit(commit).await);
+    assert_fenced(store.commit(marking(&fence, &a, 3_000)).await);
 }
 
 #[tokio::test]

@@ -1,0 +1,1 @@
+//! Real processes, killed and stopped at every point, for every class.

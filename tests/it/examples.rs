@@ -1,0 +1,1 @@
+//! The example guests, each as its app team would use it.

@@ -1,0 +1,9 @@
+mod budgets;
+mod contract;
+mod crash;
+mod dry_run;
+mod egress;
+mod examples;
+mod sandbox;
+mod support;
+mod transactional;
