@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::clock::Ambient;
 use crate::component::Registry;
+use crate::journal::Journal;
 use crate::perform::{Check, Gate};
 use crate::policy::{Policy, Secrets};
 use crate::run::Watch;
@@ -39,6 +40,8 @@ use crate::store::Store;
 pub struct Host {
     /// Runs, components, effects, budgets, events.
     pub store: Store,
+    /// Where performers write: the store itself, or whatever an embedder puts around it.
+    pub journal: Arc<dyn Journal>,
     /// Where guests run.
     pub sandbox: Sandbox,
     /// What is granted.
@@ -58,14 +61,23 @@ impl Host {
     pub fn new(store: Store, sandbox: Sandbox, policy: Policy) -> Host {
         let ambient = Ambient::system();
         let registry = Registry::new(store.clone(), sandbox.clone(), ambient.clone());
-        Host { store, sandbox, policy: Arc::new(policy), registry, ambient, check: None, watch: Arc::new(Unobserved) }
+        Host {
+            journal: Arc::new(store.clone()),
+            store,
+            sandbox,
+            policy: Arc::new(policy),
+            registry,
+            ambient,
+            check: None,
+            watch: Arc::new(Unobserved),
+        }
     }
 
     /// What the contract works with.
     pub fn gate(&self) -> Gate {
         Gate {
             sandbox: self.sandbox.clone(),
-            journal: Arc::new(self.store.clone()),
+            journal: self.journal.clone(),
             policy: self.policy.clone(),
             secrets: Arc::new(Secrets::of(&self.policy)),
             components: Arc::new(self.registry.clone()),

@@ -9,4 +9,4 @@ mod registry;
 
 pub use descriptor::{ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, Refusal, check_descriptors};
 #[cfg(feature = "sqlite")]
-pub use registry::{Inspected, PushError, Registry, descriptors};
+pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

@@ -90,19 +90,7 @@ impl Registry {
     /// # Errors
     /// [`PushError`], every fault of the component's description at once.
     pub async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-        if bytes.len() > COMPONENT_BYTES_MAX {
-            return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
-        }
-        let size = bytes.len();
-        let component = self.sandbox.load(bytes).await?;
-        let described = component.describe().await.map_err(PushError::Describe)?;
-        let actions = check_descriptors(described)?;
-        let inspected = Inspected {
-            digest: component.digest().to_owned(),
-            bytes: size,
-            actions,
-            imports: component.imports().to_vec(),
-        };
+        let (inspected, component) = examine(&self.sandbox, bytes).await?;
         self.keep(component);
         Ok(inspected)
     }
@@ -172,6 +160,30 @@ impl Registry {
         self.keep(component.clone());
         Ok(component)
     }
+}
+
+/// As [`Registry::inspect`], for whoever has no store.
+///
+/// # Errors
+/// As there.
+pub async fn inspect(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Inspected, PushError> {
+    Ok(examine(sandbox, bytes).await?.0)
+}
+
+async fn examine(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<(Inspected, Component), PushError> {
+    if bytes.len() > COMPONENT_BYTES_MAX {
+        return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
+    }
+    let size = bytes.len();
+    let component = sandbox.load(bytes).await?;
+    let described = component.describe().await.map_err(PushError::Describe)?;
+    let inspected = Inspected {
+        digest: component.digest().to_owned(),
+        bytes: size,
+        actions: check_descriptors(described)?,
+        imports: component.imports().to_vec(),
+    };
+    Ok((inspected, component))
 }
 
 /// The descriptors stored with a component. Written by this program, so that anything unreadable is no action.

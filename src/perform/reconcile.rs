@@ -23,7 +23,7 @@ pub(super) async fn reconcile(gate: &Gate, doubt: InDoubt) -> Result<Box<Settled
     let InDoubt { step, record } = doubt;
     let (answer, evidence) = ask(gate, &step, &record).await;
     let now = gate.ambient.clock.now();
-    let mut writing = Writing::of(&step, evidence, now);
+    let mut writing = Writing::of(gate, &step, evidence, now);
     writing.how = How::Reconciled;
 
     let (answered, output, failure) = match answer {

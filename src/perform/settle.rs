@@ -191,7 +191,7 @@ pub(super) async fn settle(gate: &Gate, acted: Acted) -> Result<Settlement, Halt
     let verdict = verdict(class, ended, left);
 
     let now = gate.ambient.clock.now();
-    let mut writing = Writing::of(&work.step, record, now);
+    let mut writing = Writing::of(gate, &work.step, record, now);
     if class == EffectClass::Transactional {
         let (reads, writes) = work.attempt.take_documents();
         writing.commit.reads = reads;
@@ -226,7 +226,7 @@ pub(super) async fn stop(gate: &Gate, work: Work, failure: Failure) -> Halt {
     let reads = work.attempt.take_documents().0;
     let reads = if based_on_reads && work.conflicts < CONFLICTS_MAX { reads } else { Vec::new() };
     let now = gate.ambient.clock.now();
-    let mut writing = Writing::of(&work.step, record, now);
+    let mut writing = Writing::of(gate, &work.step, record, now);
     writing.commit.reads = reads;
     let in_doubt_if_last = work.step.class() == EffectClass::Idempotent && work.step.unheard_before;
     let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last };
@@ -261,14 +261,14 @@ pub(super) async fn failed_before_acting(
     failure: Failure,
     effect: Option<EffectRecord>,
 ) -> Result<Box<Settled>, Halt> {
-    let writing = Writing::of(step, AttemptRecord::default(), gate.ambient.clock.now());
+    let writing = Writing::of(gate, step, AttemptRecord::default(), gate.ambient.clock.now());
     let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: false };
     commit(gate, writing.verdict(step, verdict, false, effect)).await
 }
 
 /// R9: the recorded output, byte for byte.
 pub(super) async fn restored(gate: &Gate, step: &Reserved, output: String) -> Result<Box<Settled>, Halt> {
-    let mut writing = Writing::of(step, AttemptRecord::default(), gate.ambient.clock.now());
+    let mut writing = Writing::of(gate, step, AttemptRecord::default(), gate.ambient.clock.now());
     writing.how = How::Restored;
     commit(gate, writing.completed(step, output)).await
 }
@@ -281,7 +281,7 @@ pub(super) async fn blocked(
     failure: Failure,
     how: How,
 ) -> Result<Box<Settled>, Halt> {
-    let mut writing = Writing::of(step, AttemptRecord::default(), gate.ambient.clock.now());
+    let mut writing = Writing::of(gate, step, AttemptRecord::default(), gate.ambient.clock.now());
     writing.how = how;
     writing.commit.effect = effect;
     commit(gate, writing.blocked(step, failure)).await
@@ -302,15 +302,24 @@ pub(super) struct Writing {
     pub how: How,
     record: AttemptRecord,
     end: Option<StepEnd>,
+    /// Of the action's grant: recorded with an effect that had no mark.
+    visible_within_ms: u64,
 }
 
 impl Writing {
-    pub fn of(step: &Reserved, record: AttemptRecord, now: Timestamp) -> Writing {
+    pub fn of(gate: &Gate, step: &Reserved, record: AttemptRecord, now: Timestamp) -> Writing {
         let mut commit = Commit::new(step.fence.clone(), now);
         for denial in &record.denials {
             commit = commit.event(events::CAPABILITY_DENIED, &step.step, json!(denial));
         }
-        Writing { commit, how: How::Performed, record, end: None }
+        let visible_within = step.grant(gate).visible_within();
+        Writing {
+            commit,
+            how: How::Performed,
+            record,
+            end: None,
+            visible_within_ms: u64::try_from(visible_within.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 
     /// Turns a verdict into the commit's parts. `base` is the effect's record so far: the mark, or what an earlier attempt
@@ -375,7 +384,7 @@ impl Writing {
             dispatch: step.dispatch.clone(),
             marked_at: step.begun_at.unwrap_or(now),
             deadline: now,
-            visible_within_ms: 0,
+            visible_within_ms: self.visible_within_ms,
             output: None,
             failure: None,
             settled_at: None,

@@ -293,6 +293,16 @@ impl Policy {
         self.apps.keys().map(String::as_str)
     }
 
+    /// Every rule of an app, in the order of the file.
+    pub fn rules(&self, app: &str) -> impl Iterator<Item = &HttpRule> {
+        self.apps.get(app).into_iter().flat_map(|app| app.rules.iter().map(Arc::as_ref))
+    }
+
+    /// The limits of an app; those for all where the policy does not name it.
+    pub fn limits(&self, app: &str) -> &Limits {
+        self.apps.get(app).map_or(&self.limits.limits, |app| &app.limits.limits)
+    }
+
     /// Whether an app may have actions of a class. An app whose classes are not stated may have pure ones; where they
     /// are stated, it may have these and no others.
     pub fn allows_class(&self, app: &str, class: EffectClass) -> bool {

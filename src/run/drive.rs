@@ -15,7 +15,7 @@ use super::state::{RunState, StepState};
 use crate::clock::Timestamp;
 use crate::component::ActionName;
 use crate::host::Host;
-use crate::journal::{Commit, Committed, Dependency, DependencyKind, Failure, Fence, Journal, JournalError, Then};
+use crate::journal::{Commit, Committed, Dependency, DependencyKind, Failure, Fence, JournalError, Then};
 use crate::json;
 use crate::perform::{Reserved, Retry, perform};
 use crate::store::{Claim, ClaimRequest, Occupant, ReservedAttempt, Snapshot, StepRow, StoreError};
@@ -314,7 +314,7 @@ impl Claimed<'_> {
                 let now = self.host.ambient.clock.now();
                 let mut commit = Commit::new(self.fence.clone(), now);
                 commit.then = Some(then.clone());
-                match self.host.store.commit(commit).await? {
+                match self.host.journal.commit(commit).await? {
                     Committed::Done => {}
                     Committed::Conflict | Committed::Exceeded(_) => {
                         return Err(DriveError::Journal(JournalError::Inconsistent {
@@ -462,7 +462,7 @@ impl Claimed<'_> {
     async fn fail(&self, step: &Step, failure: Failure) -> Result<Turn, DriveError> {
         let mut commit = Commit::new(self.fence.clone(), self.host.ambient.clock.now());
         commit.then = Some(Then::Fail { skipped: Vec::new(), step: Some(step.id.clone()), failure: failure.clone() });
-        let _ = self.host.store.commit(commit).await?;
+        let _ = self.host.journal.commit(commit).await?;
         Ok(Turn::Ended(Ended::Failed { failure }))
     }
 

@@ -139,15 +139,16 @@ impl GuestState {
             None => {
                 let journal = self.journal()?;
                 let listed = journal.documents(&self.shared.app, &prefix, LISTED_MAX + 1).await.map_err(unavailable)?;
+                // A listing that was cut short is refused, and is no read: it could never hold when it is checked.
+                if listed.len() > LISTED_MAX {
+                    return Err(DocumentError::Invalid(format!(
+                        "more than {LISTED_MAX} documents begin with `{prefix}`; choose a longer prefix"
+                    )));
+                }
                 self.shared.documents().ranges.insert(prefix.clone(), listed.clone());
                 listed
             }
         };
-        if seen.len() > LISTED_MAX {
-            return Err(DocumentError::Invalid(format!(
-                "more than {LISTED_MAX} documents begin with `{prefix}`; choose a longer prefix"
-            )));
-        }
         let mut entries: std::collections::BTreeMap<String, String> = seen.into_iter().collect();
         for (key, written) in self.shared.documents().writes.range(prefix.clone()..) {
             if !key.starts_with(&prefix) {

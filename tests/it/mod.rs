@@ -2,6 +2,7 @@ mod budgets;
 mod contract;
 mod crash;
 mod dry_run;
+mod durability;
 mod egress;
 mod examples;
 mod sandbox;

@@ -187,6 +187,18 @@ async fn b5_a_reclaimed_attempt_is_charged_again_and_an_overdraw_has_a_key_of_it
 }
 
 #[tokio::test]
+async fn b5_a_commit_that_goes_further_under_a_charged_key_charges_nothing() {
+    let (_place, store) = store().await;
+    let (fence, a) = capped(&store, "r1", &[("emails", "1")]).await;
+    let charge = charging(&fence, "a", &a.dispatch, &[("emails", "1")]);
+    assert_done(store.commit(charge.clone()).await);
+    let settling = Commit { charge: charge.charge, ..completing(&fence, &a, "1", 3_100) };
+    assert_done(store.commit(settling).await);
+    assert_eq!(used(&store, "r1", "emails").await, "1");
+    assert_eq!(step_of(&store, "r1", "a").await.state, StepState::Completed);
+}
+
+#[tokio::test]
 async fn b5_a_refund_gives_back_a_dispatch_at_a_generation_once() {
     let (_place, store) = store().await;
     let (fence, a) = capped(&store, "r1", &[("emails", "3")]).await;
