@@ -53,7 +53,7 @@ impl EffectClass {
 
 impl fmt::Display for EffectClass {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.as_str())
+        formatter.pad(self.as_str())
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Host {
     pub registry: Registry,
     /// Time and ids.
     pub ambient: Ambient,
+    /// Whether budgets are on. Off: `plan` is not called at execution, nothing is charged, meters count and never refuse.
+    pub budgets: bool,
     /// The embedder's own check (R4); `None` asks the actions alone.
     pub check: Option<Arc<dyn Check>>,
     /// Whoever watches runs as they go.
@@ -57,7 +59,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// On the machine's clocks, watched by nobody, with no check of its own.
+    /// On the machine's clocks, with budgets on, watched by nobody, with no check of its own.
     pub fn new(store: Store, sandbox: Sandbox, policy: Policy) -> Host {
         let ambient = Ambient::system();
         let registry = Registry::new(store.clone(), sandbox.clone(), ambient.clone());
@@ -68,6 +70,7 @@ impl Host {
             policy: Arc::new(policy),
             registry,
             ambient,
+            budgets: true,
             check: None,
             watch: Arc::new(Unobserved),
         }
@@ -82,7 +85,7 @@ impl Host {
             secrets: Arc::new(Secrets::of(&self.policy)),
             components: Arc::new(self.registry.clone()),
             ambient: self.ambient.clone(),
-            budgets: true,
+            budgets: self.budgets,
             check: self.check.clone(),
             observer: Arc::new(Watched(self.watch.clone())),
         }

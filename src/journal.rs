@@ -122,7 +122,7 @@ pub struct EffectRecord {
     pub output: Option<String>,
     /// Why it failed or is in doubt.
     pub failure: Option<Failure>,
-    /// Set once a person or the action settled it.
+    /// When it went from `executing` to what it is; `None` while it is executing.
     pub settled_at: Option<Timestamp>,
 }
 

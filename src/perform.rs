@@ -35,7 +35,6 @@ use self::charge::Cleared;
 use self::plan::Priced;
 use self::recall::{Fresh, Recalled};
 pub use self::rehearse::{Rehearsed, rehearse};
-use self::settle::Settlement;
 pub use self::settle::{How, Settled};
 use crate::clock::{Ambient, Timestamp};
 use crate::component::{ActionName, Descriptor};
@@ -52,9 +51,14 @@ use crate::worker::lease::Lease;
 /// [`JournalError::Fenced`] where somebody else has the run by now: drop it and write nothing more. Any other error is the
 /// store's: what the attempt did is in the journal as far as it got, and performing the step again recovers from there.
 pub async fn perform(gate: &Gate, step: Reserved) -> Result<Settled, JournalError> {
-    match contract(gate, step).await {
-        Ok(settled) | Err(Halt::Settled(settled)) => Ok(*settled),
-        Err(Halt::Journal(error)) => Err(error),
+    let mut ended = contract(gate, step).await;
+    loop {
+        match ended {
+            Ok(settled) | Err(Halt::Settled(settled)) => return Ok(*settled),
+            Err(Halt::Journal(error)) => return Err(error),
+            // R10: what a transactional action read has changed; there are no other effects.
+            Err(Halt::Conflict(again)) => ended = stages(gate, *again).await,
+        }
     }
 }
 
@@ -67,29 +71,25 @@ async fn contract(gate: &Gate, step: Reserved) -> Result<Box<Settled>, Halt> {
     }
 }
 
-async fn stages(gate: &Gate, mut fresh: Fresh) -> Result<Box<Settled>, Halt> {
-    loop {
-        // R4: may whoever started this run do this?
-        let authorized: Authorized = authorize::authorize(gate, fresh).await?;
-        // R5: what would it consume?
-        let priced: Priced = plan::plan(gate, authorized).await?;
-        // R6, R7: charged and marked in one commit, where the class asks for it.
-        let cleared: Cleared = charge::charge_and_mark(gate, priced).await?;
-        // R11, R12: the only stage that lets anything out.
-        let acted: Acted = act::act(gate, cleared).await;
-        // R9, R13: result, variables, events and what follows, in one commit.
-        match settle::settle(gate, acted).await? {
-            Settlement::Done(settled) => return Ok(settled),
-            // R10: what a transactional action read has changed; there are no other effects.
-            Settlement::Conflict(again) => fresh = *again,
-        }
-    }
+async fn stages(gate: &Gate, fresh: Fresh) -> Result<Box<Settled>, Halt> {
+    // R4: may whoever started this run do this?
+    let authorized: Authorized = authorize::authorize(gate, fresh).await?;
+    // R5: what would it consume?
+    let priced: Priced = plan::plan(gate, authorized).await?;
+    // R6, R7: charged and marked in one commit, where the class asks for it.
+    let cleared: Cleared = charge::charge_and_mark(gate, priced).await?;
+    // R11, R12: the only stage that lets anything out.
+    let acted: Acted = act::act(gate, cleared).await;
+    // R9, R13: result, variables, events and what follows, in one commit.
+    settle::settle(gate, acted).await
 }
 
 /// Why the contract ended before its last stage.
 enum Halt {
     /// A stage refused, and has settled the refusal.
     Settled(Box<Settled>),
+    /// What a stage was based on no longer holds, and nothing was written: once more from authorize.
+    Conflict(Box<Fresh>),
     /// The journal failed or fenced.
     Journal(JournalError),
 }

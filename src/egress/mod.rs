@@ -21,15 +21,16 @@ use std::time::Duration;
 use base64::Engine as _;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body_util::Full;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use url::Url;
 
 use self::client::{ClientError, Guard, Timeouts};
-use self::evidence::Evidence;
 pub use self::evidence::LimitHit;
+use self::evidence::{Evidence, Stage};
 use self::redact::Redactor;
 use crate::budget::{Allowance, ChargeItem, Exceeded};
 use crate::capability::{Capability, Phase, allows};
@@ -126,6 +127,8 @@ pub struct Egress {
 struct Shared {
     config: EgressConfig,
     evidence: Mutex<Evidence>,
+    /// A request has moved on: its body is whole, or it is over.
+    moved: Notify,
     permit: Mutex<Permit>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -146,6 +149,7 @@ impl Egress {
             shared: Arc::new(Shared {
                 config,
                 evidence: Mutex::new(Evidence::new()),
+                moved: Notify::new(),
                 permit: Mutex::default(),
                 tasks: Mutex::default(),
             }),
@@ -165,65 +169,39 @@ impl Egress {
         *lock(&self.shared.permit) = Permit { deadline: Some(deadline), overdraw, budgets };
     }
 
-    /// From here on nothing leaves that has not left yet. Called before a trapped instance's memory goes away, because a
-    /// body that ends there looks like one that is whole.
+    /// Nothing leaves any more that has not left yet. Called before an instance's memory goes away, because a body that
+    /// ends there looks like one that is whole.
     pub fn close(&self) {
-        self.shared.evidence().closed = true;
+        self.shared.evidence().end(Stage::OnItsWay, "the attempt was over");
     }
 
-    /// Waits until every request that left was heard or broke off. Bound it by the wall limit.
+    /// Called when an export has returned: waits until every request that left, or is on its way, was heard or broke off.
+    /// Bound it by the wall limit. A request whose body is not whole by then gets a moment for what the guest has written
+    /// of it to arrive, and does not leave if that is not all of it.
     pub async fn drain(&self) {
-        // A request whose body the guest never finished cannot leave any more; one whose body is whole is past this point
-        // within a moment.
-        let grace = tokio::time::Instant::now() + Duration::from_millis(200);
+        let _ = tokio::time::timeout(BODY_GRACE, self.until_none_at(&[Stage::AwaitsBody])).await;
+        self.shared.evidence().end(Stage::AwaitsBody, "the export returned before its body was whole");
+        self.until_none_at(&[Stage::OnItsWay, Stage::Left]).await;
+    }
+
+    async fn until_none_at(&self, stages: &[Stage]) {
         loop {
-            let waiting_to_leave = {
-                let tasks = lock(&self.shared.tasks);
-                tasks.iter().any(|task| !task.is_finished())
-                    && self.shared.evidence().requests.iter().any(|request| {
-                        request.left_at.is_none() && request.error.is_none() && request.heard_at.is_none()
-                    })
-            };
-            if !waiting_to_leave {
-                break;
-            }
-            if tokio::time::Instant::now() > grace && !self.is_dialling() {
-                self.close();
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        loop {
-            let in_flight = {
+            // Made before looking, so that what moves between the look and the wait ends the wait.
+            let moved = self.shared.moved.notified();
+            let any = {
                 let evidence = self.shared.evidence();
-                let tasks = lock(&self.shared.tasks);
-                tasks.iter().any(|task| !task.is_finished())
-                    && evidence.requests.iter().any(|request| {
-                        request.error.is_none()
-                            && request.heard_at.is_none()
-                            && (request.left_at.is_some() || request.body_sha256.is_some())
-                    })
+                stages.iter().any(|stage| evidence.any_at(*stage))
             };
-            if !in_flight {
+            if !any {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            moved.await;
         }
-    }
-
-    /// Whether a request has its whole body and is on its way to the network.
-    fn is_dialling(&self) -> bool {
-        self.shared.evidence().requests.iter().any(|request| {
-            request.body_sha256.is_some()
-                && request.left_at.is_none()
-                && request.error.is_none()
-                && request.heard_at.is_none()
-        })
     }
 
     /// Breaks off everything that is still in flight.
     pub fn abort(&self) {
-        self.close();
+        self.shared.evidence().end(Stage::Left, "the attempt was over");
         for task in lock(&self.shared.tasks).drain(..) {
             task.abort();
         }
@@ -231,7 +209,7 @@ impl Egress {
 
     /// Every request so far, in order.
     pub fn requests(&self) -> Vec<RequestEvidence> {
-        self.shared.evidence().requests.clone()
+        self.shared.evidence().requests()
     }
 
     /// Every refusal so far, in order.
@@ -246,16 +224,7 @@ impl Egress {
 
     /// Records a refusal of something that is not a request.
     pub fn deny(&self, capability: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) {
-        let mut evidence = self.shared.evidence();
-        let denial = Denial {
-            phase: evidence.phase.to_string(),
-            capability: capability.into(),
-            reason: reason.into(),
-            remedy: remedy.into(),
-        };
-        if !evidence.denials.contains(&denial) && evidence.denials.len() < DENIALS_MAX {
-            evidence.denials.push(denial);
-        }
+        self.shared.evidence().deny(capability.into(), reason.into(), remedy.into());
     }
 
     /// Decides a request before its body is seen.
@@ -265,7 +234,7 @@ impl Egress {
     /// number of requests.
     pub fn admit(&self, outgoing: Outgoing) -> Result<Admitted, EgressError> {
         let config = &self.shared.config;
-        let number = self.count_request(&outgoing)?;
+        let number = self.begin(&outgoing)?;
         let refuse = |reason: String, remedy: String| Err(self.refuse(number, &outgoing, reason, remedy));
 
         let url = match Url::parse(&outgoing.url) {
@@ -353,15 +322,14 @@ impl Egress {
         B: Future<Output = Result<Bytes, EgressError>> + Send + 'static,
     {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let shared = self.shared.clone();
+        let under_way = UnderWay { shared: self.shared.clone(), number: admitted.number };
         let task = tokio::spawn(async move {
-            let number = admitted.number;
             let result = match body.await {
-                Ok(body) => shared.clone().perform(admitted, body).await,
+                Ok(body) => under_way.shared.perform(admitted, body).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = &result {
-                shared.record_error(number, error);
+                under_way.ends(Some(error.to_string()));
             }
             // The guest may have dropped the request: the evidence is kept all the same.
             let _ = answer.send(result);
@@ -388,38 +356,30 @@ impl Egress {
         })
     }
 
-    fn count_request(&self, outgoing: &Outgoing) -> Result<u32, EgressError> {
-        let config = &self.shared.config;
-        let mut evidence = self.shared.evidence();
-        let made = u32::try_from(evidence.requests.len()).unwrap_or(u32::MAX);
-        let limit = config.grant.limits.requests;
-        if made >= limit {
-            drop(evidence);
-            return Err(self.shared.hit(LimitHit {
+    /// Takes a request up: from here on there is evidence of it.
+    fn begin(&self, outgoing: &Outgoing) -> Result<u32, EgressError> {
+        let (method, url) = (outgoing.method.as_str(), outgoing.url.as_str());
+        if method.len() > METHOD_BYTES_MAX || url.len() > URL_BYTES_MAX {
+            let reason = format!(
+                "its method has {} bytes and its URL {}, and at most {METHOD_BYTES_MAX} and {URL_BYTES_MAX} are accepted",
+                method.len(),
+                url.len()
+            );
+            let text = format!("a request was refused: {reason}");
+            self.deny("a request", reason, "");
+            return Err(EgressError::Denied(text));
+        }
+        let limit = self.shared.config.grant.limits.requests;
+        let begun = self.shared.evidence().begin(&outgoing.method, url, limit);
+        begun.map_err(|number| {
+            self.shared.hit(LimitHit {
                 limit: "requests",
                 message: format!(
-                    "request {} to {} is one more than the {limit} that an attempt may make (limit `requests` of the \
-                     policy)",
-                    u64::from(made) + 1,
-                    outgoing.url
+                    "request {number} to {url} is one more than the {limit} that an attempt may make (limit `requests` \
+                     of the policy)"
                 ),
-            }));
-        }
-        let phase = evidence.phase.to_string();
-        evidence.requests.push(RequestEvidence {
-            number: made + 1,
-            phase,
-            method: outgoing.method.to_string(),
-            url: outgoing.url.clone(),
-            safe: false,
-            key: None,
-            body_sha256: None,
-            left_at: None,
-            status: None,
-            heard_at: None,
-            error: None,
-        });
-        Ok(made + 1)
+            })
+        })
     }
 
     fn refuse(&self, number: u32, outgoing: &Outgoing, reason: String, remedy: String) -> EgressError {
@@ -428,10 +388,9 @@ impl Egress {
             true => format!("{capability} was refused: {reason}"),
             false => format!("{capability} was refused: {reason}. To grant it:\n{remedy}"),
         };
-        if let Some(request) = self.shared.evidence().request(number) {
-            request.error = Some(reason.clone());
-        }
-        self.deny(capability, reason, remedy);
+        let mut evidence = self.shared.evidence();
+        evidence.over(number, Some(reason.clone()), &[]);
+        evidence.deny(capability, reason, remedy);
         EgressError::Denied(text)
     }
 
@@ -491,56 +450,59 @@ impl Egress {
     }
 }
 
-/// Refusals kept per attempt: a guest that probes in a loop must not fill the store.
-const DENIALS_MAX: usize = 100;
+/// How long a body that is not whole when its export returns is waited for: what the guest has written of it is in the
+/// host by then, and only has to be passed on.
+const BODY_GRACE: Duration = Duration::from_millis(200);
+
+/// What is kept of every request must stay small. Nobody has a method or a URL as long as these.
+const METHOD_BYTES_MAX: usize = 64;
+const URL_BYTES_MAX: usize = 8 << 10;
 
 impl Shared {
     fn evidence(&self) -> MutexGuard<'_, Evidence> {
         lock(&self.evidence)
     }
 
-    fn hit(&self, limit: LimitHit) -> EgressError {
-        self.evidence().limit.get_or_insert_with(|| limit.clone());
-        EgressError::Limit(limit)
+    fn hit(&self, hit: LimitHit) -> EgressError {
+        let remedy = format!("{} = … under [limits] or [app.{}.limits]", hit.limit, self.config.grant.app);
+        let mut evidence = self.evidence();
+        evidence.deny(format!("limit `{}`", hit.limit), hit.message.clone(), remedy);
+        evidence.limit.get_or_insert_with(|| hit.clone());
+        EgressError::Limit(hit)
     }
 
-    fn record_error(&self, number: u32, error: &EgressError) {
-        if let Some(request) = self.evidence().request(number) {
-            request.error.get_or_insert_with(|| error.to_string());
-        }
-    }
-
-    async fn perform(self: Arc<Self>, admitted: Admitted, body: Bytes) -> Result<http::Response<Bytes>, EgressError> {
+    async fn perform(self: &Arc<Self>, admitted: Admitted, body: Bytes) -> Result<http::Response<Bytes>, EgressError> {
         let Admitted { number, rule, url, key, request, redactor, timeouts } = admitted;
+        let method = request.method_ref().cloned().unwrap_or_default();
+        let (shown_url, body_sha256) = (redactor.text(url.as_str()), hex::encode(Sha256::digest(&body)));
+        let capability = format!("{method} {shown_url}");
+        let in_time = self.evidence().body_is_whole(number, &body_sha256);
+        self.moved.notify_waiters();
+        if !in_time {
+            return Err(did_not_leave(&capability));
+        }
         let addresses = match client::resolve(&url, &rule.addresses).await {
             Ok(addresses) => addresses,
-            Err(error) => return Err(self.refused_address(number, &rule, &url, error)),
+            Err(error) => return Err(self.refused_address(number, &rule, &capability, error)),
         };
-        let method = request.method_ref().cloned().unwrap_or_default();
-        let drawn = self.claim(number, &rule, &url, key.as_deref(), &method, &body)?;
+        let drawn = self.claim(number, &rule, &capability, key.as_deref(), (&method, &url, &body_sha256))?;
         let sent = async {
-            self.overdraw(number, &drawn).await?;
+            self.overdraw(number, &capability, &drawn).await?;
             let request = request
                 .body(Full::new(body))
                 .map_err(|error| EgressError::Denied(format!("the request is not well-formed: {error}")))?;
-            crate::crash::point("before-send");
-            let guard = Arc::new(RequestGuard { shared: self.clone(), number, effectful: !rule.safe });
+            let guard = RequestGuard { shared: self.clone(), number, effectful: !rule.safe };
+            guard.point("before-send");
             let response_bytes_max = self.config.grant.limits.response_bytes;
-            client::send(&addresses, &url, request, timeouts, response_bytes_max, guard)
+            client::send(&addresses, &url, request, timeouts, response_bytes_max, Arc::new(guard))
                 .await
-                .map_err(|error| self.broke(number, &url, error))
+                .map_err(|error| self.broke(number, &capability, error))
         }
         .await;
         match sent {
-            Ok(heard) => {
-                crate::crash::point("answer-heard");
-                Ok(self.heard(number, heard.response, &redactor))
-            }
+            Ok(heard) => Ok(self.heard(number, rule.safe, heard.response, &redactor)),
             Err(error) => {
-                let mut evidence = self.evidence();
-                if evidence.request(number).is_some_and(|request| request.left_at.is_none()) {
-                    evidence.never_left(number, &drawn.from_allowance);
-                }
+                self.evidence().over(number, Some(error.to_string()), &drawn.from_allowance);
                 Err(error)
             }
         }
@@ -551,27 +513,20 @@ impl Shared {
         &self,
         number: u32,
         rule: &HttpRule,
-        url: &Url,
+        capability: &str,
         key: Option<&str>,
-        method: &http::Method,
-        body: &Bytes,
+        (method, url, body_sha256): (&http::Method, &Url, &str),
     ) -> Result<Drawn, EgressError> {
-        let capability = format!("{method} {url}");
-        let body_sha256 = hex::encode(Sha256::digest(body));
-        let permit = lock(&self.permit).clone();
+        let budgets = lock(&self.permit).budgets;
         let mut evidence = self.evidence();
-        if let Some(request) = evidence.request(number) {
-            request.body_sha256 = Some(body_sha256.clone());
-        }
-        if evidence.closed {
-            return Err(EgressError::Broken(format!("{capability} did not leave: the attempt was over")));
+        if !evidence.is_under_way(number) {
+            return Err(did_not_leave(capability));
         }
         if let Some(key) = key
-            && let Err(reason) = evidence.bind_key(self.config.class, number, key, method, url, &body_sha256)
+            && let Err(reason) = evidence.bind_key(self.config.class, number, key, method, url, body_sha256)
         {
-            let phase = evidence.phase.to_string();
             let text = format!("{capability} was refused: {reason}");
-            evidence.denials.push(Denial { phase, capability, reason, remedy: String::new() });
+            evidence.deny_request(number, capability.to_owned(), reason, String::new());
             return Err(EgressError::Denied(text));
         }
         if rule.safe || rule.meter.is_empty() {
@@ -581,7 +536,7 @@ impl Shared {
             Ok(()) => return Ok(Drawn { from_allowance: rule.meter.clone(), overdrawn: Vec::new() }),
             Err(shortfall) => shortfall,
         };
-        if !permit.budgets {
+        if !budgets {
             return Ok(Drawn::default());
         }
         if rule.overdraw == OverdrawRule::Charge {
@@ -593,14 +548,13 @@ impl Shared {
         );
         let remedy =
             "announce it in `plan`, or let the rule charge it then and there: overdraw = \"charge\"".to_owned();
-        evidence.never_left(number, &[]);
-        let phase = evidence.phase.to_string();
+        evidence.over(number, Some(reason.clone()), &[]);
         let text = format!("{capability} was refused: {reason}; {remedy}");
-        evidence.denials.push(Denial { phase, capability, reason, remedy });
+        evidence.deny_request(number, capability.to_owned(), reason, remedy);
         Err(EgressError::Denied(text))
     }
 
-    async fn overdraw(&self, number: u32, drawn: &Drawn) -> Result<(), EgressError> {
+    async fn overdraw(&self, number: u32, capability: &str, drawn: &Drawn) -> Result<(), EgressError> {
         let Some(overdraw) = lock(&self.permit).overdraw.clone() else { return Ok(()) };
         if drawn.overdrawn.is_empty() {
             return Ok(());
@@ -609,43 +563,52 @@ impl Shared {
             Ok(None) => Ok(()),
             Ok(Some(exceeded)) => {
                 let reason = format!("it would be charged beyond its plan, and {exceeded}");
-                Err(EgressError::Denied(format!("request {number} was refused: {reason}")))
+                let text = format!("{capability} was refused: {reason}");
+                self.evidence().deny_request(number, capability.to_owned(), reason, String::new());
+                Err(EgressError::Denied(text))
             }
-            Err(error) => Err(EgressError::Broken(format!("request {number} did not leave: {error}"))),
+            Err(error) => Err(EgressError::Broken(format!("{capability} did not leave: {error}"))),
         }
     }
 
-    fn heard(&self, number: u32, response: http::Response<Bytes>, redactor: &Redactor) -> http::Response<Bytes> {
+    /// Records what was heard, and keeps the rule's credentials out of what the guest gets to see of it.
+    fn heard(
+        &self,
+        number: u32,
+        safe: bool,
+        response: http::Response<Bytes>,
+        redactor: &Redactor,
+    ) -> http::Response<Bytes> {
+        if !safe {
+            crate::crash::point("answer-heard");
+        }
         let at = self.config.ambient.clock.now();
         if let Some(request) = self.evidence().request(number) {
             request.status = Some(response.status().as_u16());
             request.heard_at = Some(at);
         }
         let (mut head, body) = response.into_parts();
-        for value in head.headers.values_mut() {
-            if let Ok(text) = value.to_str()
-                && let Ok(redacted) = HeaderValue::from_str(&redactor.text(text))
-            {
-                *value = redacted;
-            }
+        let bytes_before = body.len();
+        let body = redactor.bytes(body);
+        redact_headers(&mut head.headers, redactor);
+        if body.len() != bytes_before && head.headers.contains_key(header::CONTENT_LENGTH) {
+            head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        http::Response::from_parts(head, redactor.bytes(body))
+        http::Response::from_parts(head, body)
     }
 
-    fn refused_address(&self, number: u32, rule: &HttpRule, url: &Url, error: ClientError) -> EgressError {
+    fn refused_address(&self, number: u32, rule: &HttpRule, capability: &str, error: ClientError) -> EgressError {
         let ClientError::Address { address, range, .. } = &error else {
-            return self.broke(number, url, error);
+            return self.broke(number, capability, error);
         };
         let remedy = missing_addresses(rule, *address);
         let reason = format!("it is at {address}, which is {range}");
-        let mut evidence = self.evidence();
-        let (phase, capability) = (evidence.phase.to_string(), url.to_string());
         let text = format!("{capability} was refused: {reason}. To grant it, add to its rule: {remedy}");
-        evidence.denials.push(Denial { phase, capability, reason, remedy });
+        self.evidence().deny_request(number, capability.to_owned(), reason, remedy);
         EgressError::Denied(text)
     }
 
-    fn broke(&self, number: u32, url: &Url, error: ClientError) -> EgressError {
+    fn broke(&self, number: u32, capability: &str, error: ClientError) -> EgressError {
         let status = match &error {
             ClientError::Body { status, .. } | ClientError::ResponseTooLarge { status, .. } => Some(*status),
             _ => None,
@@ -663,10 +626,12 @@ impl Shared {
         match error {
             ClientError::ResponseTooLarge { limit, .. } => self.hit(LimitHit {
                 limit: "response",
-                message: format!("the response of {url} is larger than {limit} bytes (limit `response` of the policy)"),
+                message: format!(
+                    "the response to {capability} is larger than {limit} bytes (limit `response` of the policy)"
+                ),
             }),
-            ClientError::Timeout(_) => EgressError::Timeout(format!("{url}: {error}")),
-            _ => EgressError::Broken(format!("{url}: {error}")),
+            ClientError::Timeout(_) => EgressError::Timeout(format!("{capability}: {error}")),
+            _ => EgressError::Broken(format!("{capability}: {error}")),
         }
     }
 }
@@ -678,11 +643,39 @@ struct Drawn {
     overdrawn: Vec<ChargeItem>,
 }
 
+/// A request that was handed to a task: it is over when the task is, however that ends.
+struct UnderWay {
+    shared: Arc<Shared>,
+    number: u32,
+}
+
+impl UnderWay {
+    fn ends(&self, error: Option<String>) {
+        self.shared.evidence().over(self.number, error, &[]);
+        self.shared.moved.notify_waiters();
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.ends(None);
+    }
+}
+
 /// R7: past the deadline, or without a live lease, no byte of an effectful request leaves.
 struct RequestGuard {
     shared: Arc<Shared>,
     number: u32,
     effectful: bool,
+}
+
+impl RequestGuard {
+    /// The crash points around a request are those of an effect: a request that changes nothing passes none.
+    fn point(&self, name: &'static str) {
+        if self.effectful {
+            crate::crash::point(name);
+        }
+    }
 }
 
 impl Guard for RequestGuard {
@@ -691,8 +684,7 @@ impl Guard for RequestGuard {
         let now = config.ambient.clock.elapsed();
         let deadline = lock(&self.shared.permit).deadline;
         let mut evidence = self.shared.evidence();
-        let has_left = evidence.request(self.number).is_some_and(|request| request.left_at.is_some());
-        if evidence.closed && !has_left {
+        if !evidence.is_under_way(self.number) {
             return Err("the attempt was over".to_owned());
         }
         if self.effectful {
@@ -708,13 +700,27 @@ impl Guard for RequestGuard {
     }
 
     fn flushed(&self) {
-        crate::crash::point("request-left");
+        self.point("request-left");
     }
 }
 
 /// A poisoned lock means that another thread panicked while it held it; what it guards is still evidence.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn did_not_leave(capability: &str) -> EgressError {
+    EgressError::Broken(format!("{capability} did not leave: the attempt was over"))
+}
+
+/// Values are redacted as the bytes that they are: a header may hold more than ASCII.
+fn redact_headers(headers: &mut HeaderMap, redactor: &Redactor) {
+    for value in headers.values_mut() {
+        let redacted = redactor.bytes(Bytes::copy_from_slice(value.as_bytes()));
+        if redacted != value.as_bytes() {
+            *value = HeaderValue::from_maybe_shared(redacted).unwrap_or(HeaderValue::from_static("[redacted]"));
+        }
+    }
 }
 
 fn is_label(label: &str) -> bool {

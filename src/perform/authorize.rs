@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::recall::{Fresh, Work};
 use super::settle;
-use super::{CheckedCall, Gate, Halt};
+use super::{CheckedCall, Gate, Halt, Reserved};
 use crate::journal::{Failure, codes};
 
 /// A step that may be performed. Made here alone.
@@ -14,18 +14,8 @@ pub(super) struct Authorized {
 
 pub(super) async fn authorize(gate: &Gate, fresh: Fresh) -> Result<Authorized, Halt> {
     let Fresh { mut work } = fresh;
-    // The policy may have changed since the component was pushed.
-    let (app, class) = (&work.step.action.app, work.step.class());
-    if !gate.policy.allows_class(app, class) {
-        let reason = format!("it does not allow {app} the class {class}: {}", gate.policy.missing_class(app, class));
-        return Err(refuse(gate, work, "the policy", reason).await);
-    }
-    if let Some(check) = &gate.check {
-        let context = work.step.context(work.step.effect_key());
-        let call = CheckedCall { action: &work.step.action, context: &context, input: &work.step.input };
-        if let Err(reason) = check.check(&call).await {
-            return Err(refuse(gate, work, "the host's own check", reason).await);
-        }
+    if let Err((by, reason)) = before_the_action(gate, &work.step).await {
+        return Err(refuse(gate, work, by, reason).await);
     }
     if !work.step.descriptor.hooks.authorize {
         return Ok(Authorized { work });
@@ -39,9 +29,26 @@ pub(super) async fn authorize(gate: &Gate, fresh: Fresh) -> Result<Authorized, H
             work.instance = Some(instance);
             Ok(Authorized { work })
         }
-        Ok((_instance, Err(reason))) => Err(refuse(gate, work, "the action's `authorize`", reason).await),
+        Ok((_instance, Err(reason))) => Err(refuse(gate, work, BY_THE_ACTION, reason).await),
         Err(fault) => Err(settle::stop(gate, work, fault.to_failure()).await),
     }
+}
+
+/// Whoever refused where the action itself did.
+pub(super) const BY_THE_ACTION: &str = "the action's `authorize`";
+
+/// What is asked before the action is: the policy, and the embedder's own check. A refusal says by whom, and why.
+pub(super) async fn before_the_action(gate: &Gate, step: &Reserved) -> Result<(), (&'static str, String)> {
+    // The policy may have changed since the component was pushed.
+    let (app, class) = (&step.action.app, step.class());
+    if !gate.policy.allows_class(app, class) {
+        let reason = format!("it does not allow {app} the class {class}: {}", gate.policy.missing_class(app, class));
+        return Err(("the policy", reason));
+    }
+    let Some(check) = &gate.check else { return Ok(()) };
+    let context = step.context(step.effect_key());
+    let call = CheckedCall { action: &step.action, context: &context, input: &step.input };
+    check.check(&call).await.map_err(|reason| ("the host's own check", reason))
 }
 
 async fn refuse(gate: &Gate, work: Work, by: &str, reason: String) -> Halt {

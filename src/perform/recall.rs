@@ -50,8 +50,9 @@ impl Work {
 
     /// The same step in a fresh attempt of the sandbox, after a conflict (R10).
     pub async fn again(self, gate: &Gate) -> Fresh {
-        let Work { step, component, record, conflicts, instance, .. } = self;
-        drop(instance);
+        let Work { step, component, record, conflicts, instance, attempt, egress } = self;
+        // Before the next attempt waits for a place: this one has one, and whoever holds one must not wait for another.
+        drop((instance, attempt, egress));
         let (setup, egress) = step.setup(gate, step.effect_key());
         let attempt = Attempt::new(&gate.sandbox, setup).await;
         let work = Work { step, component, attempt, egress, instance: None, record, conflicts: conflicts + 1 };
@@ -125,7 +126,7 @@ async fn fresh(gate: &Gate, step: Reserved, record: Option<EffectRecord>) -> Res
                 codes::HOST_ERROR,
                 format!("the component {} of {} cannot be loaded: {error}", step.component, step.action),
             );
-            let settled = settle::failed_before_acting(gate, &step, failure, None).await?;
+            let settled = settle::failed_before_acting(gate, &step, failure, record).await?;
             return Ok(Recalled::Settled(settled));
         }
     };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{CheckedCall, Gate, Reserved, accept_output, plan};
+use super::{Gate, Reserved, accept_output, authorize, plan};
 use crate::budget::ChargeItem;
 use crate::effect::EffectClass;
 use crate::journal::{Failure, codes};
@@ -41,12 +41,8 @@ async fn ask(gate: &Gate, step: &Reserved) -> Result<Rehearsed, Fault> {
         Ok(component) => component,
         Err(error) => return Ok(Rehearsed::Terminal(Failure::permanent(codes::HOST_ERROR, error))),
     };
-    if let Some(check) = &gate.check {
-        let context = step.context(step.effect_key());
-        let call = CheckedCall { action: &step.action, context: &context, input: &step.input };
-        if let Err(reason) = check.check(&call).await {
-            return Ok(refused(&reason));
-        }
+    if let Err((by, reason)) = authorize::before_the_action(gate, step).await {
+        return Ok(refused(by, &reason));
     }
     let (setup, _egress) = step.setup(gate, step.effect_key());
     let attempt = Attempt::new(&gate.sandbox, setup).await;
@@ -54,7 +50,7 @@ async fn ask(gate: &Gate, step: &Reserved) -> Result<Rehearsed, Fault> {
     if step.descriptor.hooks.authorize {
         let (returned, allowed) = attempt.instantiate(&component).await?.authorize().await?;
         if let Err(reason) = allowed {
-            return Ok(refused(&reason));
+            return Ok(refused(authorize::BY_THE_ACTION, &reason));
         }
         instance = Some(returned);
     }
@@ -109,6 +105,6 @@ async fn run_pure(gate: &Gate, step: &Reserved, attempt: &Attempt, component: &C
     })
 }
 
-fn refused(reason: &str) -> Rehearsed {
-    Rehearsed::Terminal(super::authorize::forbidden("the action's `authorize`", reason))
+fn refused(by: &str, reason: &str) -> Rehearsed {
+    Rehearsed::Terminal(authorize::forbidden(by, reason))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::act::Acted;
 use super::charge::{charge, over_budget};
-use super::recall::{Fresh, Work};
+use super::recall::Work;
 use super::{Gate, Halt, Reserved, accept_output};
 use crate::clock::Timestamp;
 use crate::effect::{EffectClass, EffectState};
@@ -61,13 +61,6 @@ impl Settled {
             StepEnd::Failed { .. } | StepEnd::Blocked { .. } | StepEnd::Waiting { .. } => None,
         }
     }
-}
-
-/// What settling came to.
-pub(super) enum Settlement {
-    Done(Box<Settled>),
-    /// R10: begin again in a fresh instance.
-    Conflict(Box<Fresh>),
 }
 
 /// How an attempt ended, its output already checked.
@@ -152,7 +145,9 @@ fn verdict(class: EffectClass, ended: Ended, left: Left) -> Verdict {
         (EffectClass::Ambiguous, Ended::Ambiguous(message, code)) => fail(Failure::permanent(&code, message)),
 
         // An idempotent effect can be repeated under its key; only when it no longer is, an unheard request is in doubt.
-        (EffectClass::Idempotent, Ended::Refused(message)) if left.any => Verdict::Doubt(unknown(&message)),
+        (EffectClass::Idempotent, Ended::Refused(message)) if left.any || left.unheard_before => {
+            Verdict::Doubt(unknown(&message))
+        }
         (EffectClass::Idempotent, Ended::Refused(message)) => fail(refused(&message)),
         (EffectClass::Idempotent, Ended::Ambiguous(message, code)) => fail(Failure::permanent(&code, message)),
         (EffectClass::Idempotent, Ended::Failed(failure)) => {
@@ -171,7 +166,7 @@ fn unknown(what: &str) -> Failure {
 }
 
 /// The last stage: one commit.
-pub(super) async fn settle(gate: &Gate, acted: Acted) -> Result<Settlement, Halt> {
+pub(super) async fn settle(gate: &Gate, acted: Acted) -> Result<Box<Settled>, Halt> {
     let Acted { work, price, charged, mark, ended } = acted;
     crate::crash::point("before-settle");
     let class = work.step.class();
@@ -203,51 +198,53 @@ pub(super) async fn settle(gate: &Gate, acted: Acted) -> Result<Settlement, Halt
     let base = mark.or_else(|| work.record.clone());
     let settled = writing.verdict(&work.step, verdict, charged, base);
     match gate.journal.commit(settled.commit.clone()).await? {
-        Committed::Done => Ok(Settlement::Done(settled.done())),
-        Committed::Conflict if work.conflicts < CONFLICTS_MAX => {
-            Ok(Settlement::Conflict(Box::new(work.again(gate).await)))
-        }
-        Committed::Conflict => {
-            let failure = Failure::retryable(
-                codes::CONFLICT,
-                format!("the documents that it read were changed by others {} times in a row", work.conflicts + 1),
-            );
-            Err(stop(gate, work, failure).await)
-        }
+        Committed::Done => Ok(settled.done()),
+        Committed::Conflict => Err(begin_again(gate, work).await),
         Committed::Exceeded(exceeded) => Err(stop(gate, work, over_budget(&exceeded)).await),
     }
 }
 
 /// Settles a step that a stage stopped before it acted: nothing left, nothing is charged.
 pub(super) async fn stop(gate: &Gate, work: Work, failure: Failure) -> Halt {
-    let record = work.attempt.record();
-    // R10: a refusal or failure of a transactional action is believed only if what it was based on still holds.
-    let based_on_reads = work.step.class() == EffectClass::Transactional && failure.code != codes::CONFLICT;
-    let reads = work.attempt.take_documents().0;
-    let reads = if based_on_reads && work.conflicts < CONFLICTS_MAX { reads } else { Vec::new() };
-    let now = gate.ambient.clock.now();
-    let mut writing = Writing::of(gate, &work.step, record, now);
-    writing.commit.reads = reads;
-    let in_doubt_if_last = work.step.class() == EffectClass::Idempotent && work.step.unheard_before;
-    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last };
-    let settled = writing.verdict(&work.step, verdict, false, work.record.clone());
-    match gate.journal.commit(settled.commit.clone()).await {
-        Ok(Committed::Done) => Halt::Settled(settled.done()),
-        Ok(Committed::Conflict) => Box::pin(retry_after_conflict(gate, work)).await,
+    let mut stopped = stopped(gate, &work, failure);
+    if work.step.class() == EffectClass::Transactional {
+        // R10: a refusal or a failure is believed only if what it was based on still holds.
+        stopped.commit.reads = work.attempt.take_documents().0;
+    }
+    match gate.journal.commit(stopped.commit.clone()).await {
+        Ok(Committed::Done) => Halt::Settled(stopped.done()),
+        Ok(Committed::Conflict) => begin_again(gate, work).await,
         Ok(Committed::Exceeded(_)) => {
-            Halt::Journal(inconsistent(&settled.commit, "a commit without a charge exceeded a budget"))
+            Halt::Journal(inconsistent(&stopped.commit, "a commit without a charge exceeded a budget"))
         }
         Err(error) => Halt::Journal(error),
     }
 }
 
-/// Goes through the contract again; whatever it comes to is what this attempt comes to.
-async fn retry_after_conflict(gate: &Gate, work: Work) -> Halt {
-    let fresh = work.again(gate).await;
-    match super::stages(gate, fresh).await {
+/// R10: what the attempt read has changed. It begins again in a fresh instance, or fails where that has happened too often.
+async fn begin_again(gate: &Gate, work: Work) -> Halt {
+    if work.conflicts < CONFLICTS_MAX {
+        return Halt::Conflict(Box::new(work.again(gate).await));
+    }
+    let failure = Failure::retryable(
+        codes::CONFLICT,
+        format!("the documents that it read were changed by others {} times in a row", work.conflicts + 1),
+    );
+    match commit(gate, stopped(gate, &work, failure)).await {
         Ok(settled) => Halt::Settled(settled),
         Err(halt) => halt,
     }
+}
+
+fn stopped(gate: &Gate, work: &Work, failure: Failure) -> Writing {
+    let writing = Writing::of(gate, &work.step, work.attempt.record(), gate.ambient.clock.now());
+    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: may_be_unheard(&work.step) };
+    writing.verdict(&work.step, verdict, false, work.record.clone())
+}
+
+/// Whether an idempotent step that is not repeated any more leaves a request of an earlier attempt in doubt (R12).
+fn may_be_unheard(step: &Reserved) -> bool {
+    step.class() == EffectClass::Idempotent && step.unheard_before
 }
 
 fn inconsistent(commit: &Commit, what: &str) -> JournalError {
@@ -262,7 +259,7 @@ pub(super) async fn failed_before_acting(
     effect: Option<EffectRecord>,
 ) -> Result<Box<Settled>, Halt> {
     let writing = Writing::of(gate, step, AttemptRecord::default(), gate.ambient.clock.now());
-    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: false };
+    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: may_be_unheard(step) };
     commit(gate, writing.verdict(step, verdict, false, effect)).await
 }
 
@@ -487,7 +484,8 @@ impl Writing {
             reason,
             record: self.record.clone(),
         });
-        if let Some(effect) = &self.commit.effect {
+        // One that goes on, because the step waits or could not be asked, is not settled.
+        if let Some(effect) = self.commit.effect.as_ref().filter(|effect| effect.state != EffectState::Executing) {
             let settled = json!({ "key": effect.key, "state": effect.state });
             self.commit = self.commit.event(events::EFFECT_SETTLED, &step.step, settled);
         }
@@ -576,8 +574,8 @@ mod tests {
     }
 
     #[test]
-    fn r12_an_unheard_request_of_an_earlier_attempt_counts_when_the_tries_are_used_up() {
-        check(EffectClass::Idempotent, Left { unheard_before: true, ..NOTHING }, "CBLUDL");
+    fn r12_an_unheard_request_of_an_earlier_attempt_counts_when_the_step_is_not_repeated() {
+        check(EffectClass::Idempotent, Left { unheard_before: true, ..NOTHING }, "CDLUDL");
         check(EffectClass::Idempotent, Left { unheard_before: true, ..HEARD }, "CDLPDL");
     }
 }

@@ -107,7 +107,7 @@ pub enum DriveError {
     },
     /// Another run of its workflow is under way in its scope.
     #[error("run {} of {} occupies scope `{}`: resume or abandon that one first", .0.run, .0.workflow_ref, .0.scope)]
-    Occupied(Occupant),
+    Occupied(Box<Occupant>),
     /// Its definition cannot be used.
     #[error("run {run}: {source}")]
     Definition {
@@ -212,7 +212,7 @@ impl Host {
             Claim::Held { holder, expires_at } => return Ok(Turn::Ended(Ended::Held { holder, expires_at })),
             Claim::Changed => return Ok(Turn::Again(None)),
             Claim::NotClaimable { state } => return Err(DriveError::Over { run: run.to_owned(), state }),
-            Claim::Occupied(occupant) => return Err(DriveError::Occupied(occupant)),
+            Claim::Occupied(occupant) => return Err(DriveError::Occupied(Box::new(occupant))),
             Claim::NotFound => return Err(DriveError::NoSuchRun(run.to_owned())),
         };
         crate::crash::point("claimed");
@@ -391,7 +391,7 @@ impl Claimed<'_> {
     /// The attempt that the claim reserved.
     fn first(&self, reserved: ReservedAttempt) -> OpenAttempt {
         OpenAttempt {
-            unheard_before: unheard_before(&self.snapshot, &reserved.step, reserved.number),
+            unheard_before: unheard_before(&self.snapshot, &reserved.step, reserved.number, reserved.begun_at),
             number: reserved.number,
             dispatch: reserved.dispatch,
             claim_token: reserved.claim_token,

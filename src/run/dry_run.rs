@@ -163,7 +163,7 @@ impl Host {
             }
         }
         let outputs = Value::Object(definition.outputs.clone().into_iter().collect());
-        if !rehearsal.unknown.is_mentioned(&outputs.to_string()) {
+        if !rehearsal.unknown.is_mentioned_in(&outputs) {
             dry.outputs = evaluate(&outputs, "outputs", &rehearsal.progress.scope()).ok();
         }
         Ok(dry)
@@ -218,7 +218,7 @@ impl Rehearsal<'_> {
                 Err(error) => return Ok(invalid(error.to_string())),
             }
         }
-        if self.unknown.is_mentioned(&step.with.to_string()) {
+        if self.unknown.is_mentioned_in(&step.with) {
             self.unknown.add(step);
             return Ok(depends("with"));
         }
@@ -329,8 +329,18 @@ impl Unknown {
         self.names.extend(step.save_as.clone());
     }
 
-    /// Whether a text with expressions mentions one of them as a word. A word that only looks like one makes the answer
-    /// `indeterminate`, never wrong.
+    /// Whether a string with expressions in a template mentions one of them.
+    fn is_mentioned_in(&self, template: &Value) -> bool {
+        match template {
+            Value::String(text) => (text.contains("{{") || text.contains("{%")) && self.is_mentioned(text),
+            Value::Array(list) => list.iter().any(|value| self.is_mentioned_in(value)),
+            Value::Object(fields) => fields.values().any(|value| self.is_mentioned_in(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    /// Whether an expression, or a text with some, mentions one of them as a word. A word that only looks like one makes
+    /// the answer `indeterminate`, never wrong.
     fn is_mentioned(&self, text: &str) -> bool {
         let is_word = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
         text.split(|char: char| !is_word(char)).any(|word| self.names.contains(word))

@@ -21,7 +21,7 @@ pub enum Fault {
     Limit {
         /// The export that was running.
         phase: Phase,
-        /// The policy's key: `memory`, `cpu`.
+        /// The policy's key: `memory`, `cpu`, `output`.
         limit: &'static str,
         /// What was asked and what the limit is.
         message: String,
@@ -86,6 +86,10 @@ impl Fault {
         }
         if let (Some(Trap::UnreachableCodeReached), Some(refused)) = (error.downcast_ref::<Trap>(), memory_refused) {
             return limit("memory", refused.to_string());
+        }
+        // wasmtime has no type for it. What a call may hand over at once is sized by the limit on outputs.
+        if error.root_cause().to_string().contains("fuel allocated for hostcalls") {
+            return limit("output", "handed over more at once than the limit `output` has room for".to_owned());
         }
         // The chain from the root: the last cause is the trap, what stands before it is wasmtime's backtrace.
         Fault::Trap { phase, message: format!("{:#}", error.root_cause()) }

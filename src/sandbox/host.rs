@@ -18,9 +18,12 @@ const DOCUMENT_BYTES_MAX: usize = 256 << 10;
 const KEY_BYTES_MAX: usize = 512;
 /// How many entries one listing returns.
 const LISTED_MAX: usize = 1_000;
+/// How many reads, and how many bytes of them, one attempt may make: the host keeps them until the attempt settles.
+const READS_MAX: usize = 10_000;
+const READ_BYTES_MAX: usize = 64 << 20;
 /// How many documents one attempt may write.
 const WRITES_MAX: usize = 1_000;
-/// The longest line of log that is kept whole.
+/// The longest message of a line of log that is kept whole.
 const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 
 /// A refusal with no room in the interface: a trap that says which capability.
@@ -71,19 +74,17 @@ impl host::Host for GuestState {
             Level::Warn => "warn",
             Level::Error => "error",
         };
-        let mut end = message.len().min(LOG_LINE_BYTES_MAX);
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        let message = json::replace_nul(&message[..end]).into_owned();
+        let message = json::replace_nul(&message[..message.floor_char_boundary(LOG_LINE_BYTES_MAX)]).into_owned();
+        let line = format!("{level}: {message}");
         let mut notes = self.shared.notes();
-        let bytes = notes.logs_bytes.saturating_add(message.len() as u64);
+        // The line as it is kept: an empty message takes room too.
+        let bytes = notes.logs_bytes.saturating_add(line.len() as u64);
         if notes.logs_dropped || bytes > self.shared.logs_bytes_max {
             notes.logs_dropped = true;
             return Ok(());
         }
         notes.logs_bytes = bytes;
-        notes.logs.push(format!("{level}: {message}"));
+        notes.logs.push(line);
         drop(notes);
         self.shared.observer.log(&self.shared.step, level, &message);
         Ok(())
@@ -124,6 +125,7 @@ impl GuestState {
         }
         let journal = self.journal()?;
         let value = journal.document(&self.shared.app, &key).await.map_err(unavailable)?;
+        self.count_read(key.len() + value.as_ref().map_or(0, String::len))?;
         self.shared.documents().keys.insert(key, value.clone());
         Ok(value)
     }
@@ -145,6 +147,8 @@ impl GuestState {
                         "more than {LISTED_MAX} documents begin with `{prefix}`; choose a longer prefix"
                     )));
                 }
+                let bytes = listed.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+                self.count_read(prefix.len() + bytes)?;
                 self.shared.documents().ranges.insert(prefix.clone(), listed.clone());
                 listed
             }
@@ -170,6 +174,19 @@ impl GuestState {
             return Err(DocumentError::Invalid(format!("an attempt may write at most {WRITES_MAX} documents")));
         }
         documents.writes.insert(key, value);
+        Ok(())
+    }
+
+    fn count_read(&self, bytes: usize) -> Result<(), DocumentError> {
+        let mut documents = self.shared.documents();
+        let reads = documents.keys.len() + documents.ranges.len();
+        let bytes = documents.read_bytes.saturating_add(bytes);
+        if reads >= READS_MAX || bytes > READ_BYTES_MAX {
+            return Err(DocumentError::Invalid(format!(
+                "an attempt may make at most {READS_MAX} reads of {READ_BYTES_MAX} bytes together"
+            )));
+        }
+        documents.read_bytes = bytes;
         Ok(())
     }
 

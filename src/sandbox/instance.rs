@@ -1,8 +1,7 @@
 //! One attempt's instances and the calls into them.
 //!
 //! A call consumes its instance and gives it back only if it returned: one that trapped cannot be used again, because
-//! nobody has it any more. Before a trapped instance's memory goes away its egress is closed, since a request body that
-//! ends there would look like one that is whole.
+//! nobody has it any more. What an attempt left in flight ends with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,7 +259,7 @@ impl Attempt {
             wall: self.limits.wall,
             ends: self.ends,
         });
-        let instantiated = attempt.bounded(Phase::Describe, component.instantiate(&mut store)).await;
+        let instantiated = attempt.bounded(component.instantiate(&mut store)).await;
         match instantiated {
             Ok(exports) => Ok(Instance { attempt, store, exports }),
             Err(raised) => Err(attempt.fault(Phase::Describe, raised, store)),
@@ -303,6 +302,13 @@ impl Attempt {
     }
 }
 
+/// A request that nobody waits for any more must not hold a connection for as long as the other end likes.
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.shared.egress.abort();
+    }
+}
+
 /// What a bounded call raised.
 enum Raised {
     Wasm(wasmtime::Error),
@@ -311,7 +317,7 @@ enum Raised {
 
 impl Calls {
     /// Runs a call within the attempt's cpu and wall limits.
-    async fn bounded<T>(&self, _phase: Phase, call: impl Future<Output = wasmtime::Result<T>>) -> Result<T, Raised> {
+    async fn bounded<T>(&self, call: impl Future<Output = wasmtime::Result<T>>) -> Result<T, Raised> {
         let _running: GuestRuns = self.sandbox.inner.ticker.guest_runs();
         match tokio::time::timeout_at(self.ends, self.shared.cpu.meter(call)).await {
             Ok(returned) => returned.map_err(Raised::Wasm),
@@ -319,9 +325,9 @@ impl Calls {
         }
     }
 
-    /// Types what was raised and lets the instance go, its egress closed before its memory.
+    /// Types what was raised and lets the instance go, and with it what is in flight: the attempt is over.
     fn fault(&self, phase: Phase, raised: Raised, store: Store<GuestState>) -> Fault {
-        self.shared.egress.close();
+        self.shared.egress.abort();
         self.note_memory(&store);
         match raised {
             Raised::Wall => Fault::Wall { phase, after: self.wall },
@@ -342,7 +348,7 @@ macro_rules! call {
         store.data_mut().enter($phase);
         store.set_epoch_deadline(1);
         let called = attempt
-            .bounded($phase, exports.tollgate_action_actions().$call(&mut store $(, &attempt.$argument)*))
+            .bounded(exports.tollgate_action_actions().$call(&mut store $(, &attempt.$argument)*))
             .await;
         match called {
             Ok(answer) => {
@@ -366,7 +372,8 @@ impl Instance {
     /// # Errors
     /// [`Fault`] where the call did not return.
     pub async fn authorize(self) -> Result<(Instance, Result<(), String>), Fault> {
-        Ok(call!(self, Phase::Authorize, call_authorize, action, context, input))
+        let (instance, allowed) = call!(self, Phase::Authorize, call_authorize, action, context, input);
+        Ok((instance, allowed.map_err(|reason| message(&reason))))
     }
 
     /// Calls `plan`. The inner error is the guest's own failure.
@@ -377,13 +384,13 @@ impl Instance {
         let now = self.attempt.shared.ambient.clock.now();
         let (instance, planned) = call!(self, Phase::Plan, call_plan, action, context, input);
         let planned = planned.map_err(|raw| failure(raw, now)).map(|raw| Planned {
-            summary: json::replace_nul(&raw.summary).into_owned(),
+            summary: message(&raw.summary),
             consumes: raw.consumes.into_iter().map(|item| (item.dimension, item.amount)).collect(),
             output: raw.output,
             issues: raw
                 .issues
                 .into_iter()
-                .map(|issue| PlanIssue { code: issue.code, message: json::replace_nul(&issue.message).into_owned() })
+                .map(|issue| PlanIssue { code: code_of(&issue.code), message: message(&issue.message) })
                 .collect(),
         });
         Ok((instance, planned))
@@ -411,7 +418,7 @@ impl Instance {
             },
             wit::Outcome::Ambiguous(doubt) => {
                 let code = doubt.code.map_or_else(|| codes::ACTION_ERROR.to_owned(), |code| code_of(&code));
-                Outcome::Ambiguous(json::replace_nul(&doubt.message).into_owned(), code)
+                Outcome::Ambiguous(message(&doubt.message), code)
             }
         })
     }
@@ -426,7 +433,7 @@ impl Instance {
         Ok(match fate {
             Ok(wit::Fate::Succeeded(output)) => Reconciled::Succeeded(output),
             Ok(wit::Fate::Failed(raw)) => Reconciled::Failed(failure(raw, now)),
-            Ok(wit::Fate::Unknown(reason)) => Reconciled::Unknown(json::replace_nul(&reason).into_owned()),
+            Ok(wit::Fate::Unknown(reason)) => Reconciled::Unknown(message(&reason)),
             Err(raw) => Reconciled::Error(failure(raw, now)),
         })
     }
@@ -434,23 +441,23 @@ impl Instance {
 
 /// A guest's failure in the host's terms (R11).
 fn failure(raw: wit::Failure, now: Timestamp) -> Failure {
-    /// More than any person reads, less than what would fill a store.
-    const MESSAGE_BYTES_MAX: usize = 16 << 10;
     const DETAILS_BYTES_MAX: usize = 64 << 10;
     let code = raw.code.map_or_else(|| codes::ACTION_ERROR.to_owned(), |code| code_of(&code));
-    let mut end = raw.message.len().min(MESSAGE_BYTES_MAX);
-    while !raw.message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut failure = Failure::permanent(&code, &raw.message[..end]);
+    let mut failure = Failure::permanent(&code, message(&raw.message));
     failure.retryable = raw.retryable;
     failure.not_before = raw.retry_after_ms.map(|ms| now.plus(Duration::from_millis(ms)));
-    // Details that are no JSON are kept as the text they are: an error about bad input can always be stored.
+    // Details that are no acceptable JSON are kept as the text they are: an error about bad input can always be stored.
     failure.details = raw.details.map(|text| match json::parse(&text, DETAILS_BYTES_MAX) {
         Ok(value) => value,
-        Err(error) => serde_json::json!({ "unreadable": error.to_string() }),
+        Err(error) => serde_json::json!({ "unreadable": error.to_string(), "text": message(&text) }),
     });
     failure
+}
+
+/// A guest's text for a person, kept to what a person reads and any store takes.
+fn message(text: &str) -> String {
+    const MESSAGE_BYTES_MAX: usize = 16 << 10;
+    json::replace_nul(&text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)]).into_owned()
 }
 
 /// A guest's code, kept to what can be shown in one word.

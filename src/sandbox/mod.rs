@@ -13,6 +13,7 @@ mod host;
 mod http;
 mod instance;
 mod limits;
+mod sockets;
 mod state;
 mod stderr;
 
@@ -70,6 +71,7 @@ impl std::fmt::Debug for Sandbox {
 fn linker(engine: &Engine) -> wasmtime::Result<Linker<GuestState>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    sockets::refuse(&mut linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
     bindings::tollgate::action::types::add_to_linker::<_, HasSelf<GuestState>>(&mut linker, |state| state)?;
     bindings::tollgate::action::host::add_to_linker::<_, HasSelf<GuestState>>(&mut linker, |state| state)?;

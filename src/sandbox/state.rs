@@ -80,6 +80,8 @@ pub(super) struct Documents {
     pub keys: BTreeMap<String, Option<String>>,
     /// Every prefix listed, and what it held.
     pub ranges: BTreeMap<String, Vec<(String, String)>>,
+    /// Bytes of all that was read, keys included.
+    pub read_bytes: usize,
     /// Buffered writes; `None` removes.
     pub writes: BTreeMap<String, Option<String>>,
 }
@@ -95,7 +97,7 @@ impl Shared {
 
     /// The documents' reads and writes, as a commit takes them.
     pub fn take_documents(&self) -> (Vec<DocumentRead>, Vec<DocumentWrite>) {
-        let Documents { keys, ranges, writes } = std::mem::take(&mut *self.documents());
+        let Documents { keys, ranges, writes, .. } = std::mem::take(&mut *self.documents());
         let app = || self.app.clone();
         let keys = keys.into_iter().map(|(key, seen)| DocumentRead::Key { app: app(), key, seen });
         let ranges = ranges.into_iter().map(|(prefix, seen)| DocumentRead::Range { app: app(), prefix, seen });
@@ -126,7 +128,7 @@ impl GuestState {
             phase: Phase::Describe,
             memory,
             cpu: shared.cpu.clone(),
-            wasi: clocks::context(Phase::Describe, Some(&shared.frozen), &shared.stderr, &shared.egress),
+            wasi: clocks::context(Phase::Describe, Some(&shared.frozen), &shared.stderr),
             http,
             hooks: HttpHooks::new(shared.egress.clone()),
             table,
@@ -138,10 +140,12 @@ impl GuestState {
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.memory.instantiating = false;
+        // A growth refused in an earlier phase is no explanation of a trap in this one.
+        self.memory.refused = None;
         self.shared.egress.enter(phase);
         let real = allows(self.shared.class, phase, Capability::RealTime);
         let frozen = (!real).then_some(&self.shared.frozen);
-        self.wasi = clocks::context(phase, frozen, &self.shared.stderr, &self.shared.egress);
+        self.wasi = clocks::context(phase, frozen, &self.shared.stderr);
     }
 
     /// Whether the phase may use `capability`; a refusal is recorded with its reason.
@@ -153,6 +157,14 @@ impl GuestState {
             format!("{} is not for {} of a {} action", capability.as_str(), self.phase, self.shared.class.as_str());
         self.shared.egress.deny(capability.as_str(), &reason, "");
         Err(reason)
+    }
+}
+
+/// A request body whose writer is gone looks like one that is whole. So egress is closed before the resources go, however
+/// the instance ends: returned from, trapped, or given up with the future that called it.
+impl Drop for GuestState {
+    fn drop(&mut self) {
+        self.shared.egress.close();
     }
 }
 

@@ -229,6 +229,11 @@ fn shown<D: AsRef<str>>(amounts: &BTreeMap<D, Amount>) -> Value {
     amounts.iter().map(|(dimension, amount)| (dimension.as_ref().to_owned(), Value::from(amount.to_string()))).collect()
 }
 
+/// What a root may spend.
+pub(super) async fn caps(tx: &mut Tx, root: &str) -> Result<BTreeMap<String, Amount>, StoreError> {
+    amounts(tx, CAPS, root).await
+}
+
 /// What a new root may spend.
 pub(super) async fn set_caps(tx: &mut Tx, root: &str, caps: &BTreeMap<String, Amount>) -> Result<(), StoreError> {
     for (dimension, cap) in caps {

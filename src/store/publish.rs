@@ -84,7 +84,8 @@ pub enum PublishError {
         key: String,
         /// The run that it started.
         run: String,
-        /// What differs: `definition`, `params`, `scope`.
+        /// What differs: `definition` (the workflow, or the component that one of its actions is pinned to), `params`,
+        /// `scope`, `budget`.
         differs: Vec<&'static str>,
     },
     /// Another run of the workflow is under way in the scope.
@@ -173,10 +174,12 @@ async fn started_before(tx: &mut Tx, new: &NewRun) -> Result<Option<Published>, 
     let sql = "SELECT id, definition_hash, params, scope FROM @runs WHERE start_key = $1";
     let Some(row) = tx.fetch_optional(sql, args![key]).await? else { return Ok(None) };
     let run = row.text("id")?;
+    let caps = budgets::caps(tx, &run).await?;
     let differs: Vec<&'static str> = [
         ("definition", row.text("definition_hash")? != new.definition.hash),
         ("params", row.text("params")? != new.params),
         ("scope", row.opt_text("scope")? != new.scope),
+        ("budget", caps != new.caps),
     ]
     .into_iter()
     .filter_map(|(what, differs)| differs.then_some(what))

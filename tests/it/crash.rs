@@ -70,7 +70,7 @@ fn workflow(world: &World, class: EffectClass) -> String {
         EffectClass::Ambiguous => ("amb-op", json!({ "plan": plan, "run": [post], "reconcile": look })),
     };
     format!(
-        "workflow: test/crash\nbudget: {{ emails: 10 }}\nsteps:\n  - id: first\n    action: probe/{action}\n    with: {with}\n    \
+        "workflow: test/crash\nbudget: {{ emails: 10 }}\nsteps:\n  - id: never\n    if: \"{{{{ false }}}}\"\n    action: probe/pure-op\n  - id: first\n    action: probe/{action}\n    with: {with}\n    \
          saveAs: first\n    retry: {{ attempts: 4, backoff: 50ms }}\n  - id: second\n    action: probe/pure-op\n    with: {{ run: \
          [{{ do: succeed, output: \"{{{{ first }}}}\" }}] }}\n    saveAs: second\noutputs: {{ first: \"{{{{ first }}}}\", second: \
          \"{{{{ second }}}}\" }}\n"
@@ -80,10 +80,13 @@ fn workflow(world: &World, class: EffectClass) -> String {
 /// The points that a step of `class` passes, in order.
 fn points(class: EffectClass) -> &'static [&'static str] {
     match class {
-        EffectClass::Pure | EffectClass::Transactional => &["published", "claimed", "before-settle", "settled"],
+        EffectClass::Pure | EffectClass::Transactional => {
+            &["published", "claimed", "reserved", "before-settle", "settled"]
+        }
         EffectClass::Idempotent => &[
             "published",
             "claimed",
+            "reserved",
             "charged",
             "before-send",
             "request-left",
@@ -95,6 +98,7 @@ fn points(class: EffectClass) -> &'static [&'static str] {
         EffectClass::Ambiguous => &[
             "published",
             "claimed",
+            "reserved",
             "marked",
             "before-send",
             "request-left",

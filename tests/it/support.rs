@@ -155,6 +155,14 @@ impl World {
         self
     }
 
+    /// Adds lines at the end of the policy, as an operator pastes a remedy.
+    pub fn extend_policy(&self, lines: &str) -> &World {
+        let mut policy = self.policy.lock().expect("no test panicked while it held it");
+        policy.push_str(&format!("\n{lines}\n"));
+        drop(policy);
+        self
+    }
+
     pub async fn host(&self) -> Host {
         let url = format!("sqlite:{}", self.store_path().display());
         let store = Store::open(&url, StoreOptions::default()).await.expect("the store opens");
@@ -263,4 +271,124 @@ pub fn caps(pairs: &[(&str, &str)]) -> BTreeMap<String, budget::Amount> {
 pub async fn used(host: &Host, run: &str, dimension: &str) -> String {
     let view = host.store.budget(run).await.expect("the store answers");
     view.used.get(dimension).map_or_else(|| "0".to_owned(), ToString::to_string)
+}
+
+/// A clock that runs like the machine's and can be put forward.
+#[derive(Default)]
+pub struct TestClock {
+    ahead_ms: std::sync::atomic::AtomicI64,
+}
+
+impl TestClock {
+    /// Gives `host` such a clock.
+    pub fn of(host: &mut Host) -> std::sync::Arc<TestClock> {
+        let clock = std::sync::Arc::new(TestClock::default());
+        host.ambient.clock = clock.clone();
+        clock
+    }
+
+    pub fn forward(&self, by: std::time::Duration) {
+        let by_ms = i64::try_from(by.as_millis()).expect("it is not for ever");
+        self.ahead_ms.fetch_add(by_ms, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn ahead(&self) -> std::time::Duration {
+        let ahead_ms = self.ahead_ms.load(std::sync::atomic::Ordering::SeqCst);
+        std::time::Duration::from_millis(ahead_ms.unsigned_abs())
+    }
+}
+
+impl tollgate::clock::Clock for TestClock {
+    fn now(&self) -> tollgate::clock::Timestamp {
+        tollgate::clock::SystemClock.now().plus(self.ahead())
+    }
+
+    fn elapsed(&self) -> std::time::Duration {
+        tollgate::clock::SystemClock.elapsed() + self.ahead()
+    }
+}
+
+pub async fn start(host: &Host, workflow: Workflow) -> String {
+    host.start(StartRun::of(workflow)).await.unwrap_or_else(|error| panic!("{error}")).run
+}
+
+/// Drives a run as far as it goes without waiting for anything.
+pub async fn drive(host: &Host, run: &str) -> Ended {
+    let options = DriveOptions { wait: std::time::Duration::ZERO, ..DriveOptions::new("test") };
+    host.drive(run, options).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`drive`], after reopening the run.
+pub async fn resume(host: &Host, run: &str) -> Ended {
+    let options = DriveOptions { wait: std::time::Duration::ZERO, reopen: true, ..DriveOptions::new("test") };
+    host.drive(run, options).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits until something is so; for a minute at most.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..6_000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("it never came to pass that {what}");
+}
+
+/// Drives a run until the provider has accepted its first effect, and loses its worker there.
+pub async fn lose_worker_after_effect(world: &World, host: &Host, run: &str) {
+    let (driving, id) = (host.clone(), run.to_owned());
+    let before = world.provider.effects().len();
+    let worker = tokio::spawn(async move { driving.drive(&id, options("test")).await.map(|_| ()) });
+    until("the provider accepted an effect", async || world.provider.effects().len() > before).await;
+    worker.abort();
+    assert!(worker.await.is_err_and(|error| error.is_cancelled()), "the worker should have been lost in the middle");
+}
+
+/// A run of one step of the probe: how it ended, and what its last attempt left as evidence.
+#[derive(Debug)]
+pub struct Performed {
+    pub run: String,
+    pub ended: Ended,
+    pub record: tollgate::journal::AttemptRecord,
+}
+
+impl Performed {
+    /// The `results` of a completed step.
+    #[track_caller]
+    pub fn results(&self) -> Vec<Value> {
+        let Ended::Completed { outputs } = &self.ended else { panic!("it should complete: {self:?}") };
+        let outputs: Value = serde_json::from_str(outputs).expect("outputs are JSON");
+        outputs["result"]["results"].as_array().expect("the probe answers with results").clone()
+    }
+
+    #[track_caller]
+    pub fn failure(&self) -> &tollgate::journal::Failure {
+        match &self.ended {
+            Ended::Failed { failure } => failure,
+            _ => panic!("it should fail: {self:?}"),
+        }
+    }
+
+    /// Why a step that needs a person does.
+    #[track_caller]
+    pub fn doubt(&self) -> &tollgate::journal::Failure {
+        match &self.ended {
+            Ended::Blocked { failure: Some(failure), .. } => failure,
+            _ => panic!("it should need a person: {self:?}"),
+        }
+    }
+}
+
+/// Runs one step of the probe; `more` are lines of the step (`    retry: { attempts: 2 }`).
+pub async fn perform(host: &Host, action: &str, with: &Value, more: &str) -> Performed {
+    let (run, ended) = run(host, one_step(action, with, more)).await;
+    let record = last_record(host, &run).await;
+    Performed { run, ended, record }
+}
+
+/// What the last attempt of a run left as evidence.
+pub async fn last_record(host: &Host, run: &str) -> tollgate::journal::AttemptRecord {
+    let attempts = host.store.attempts(run).await.expect("the store answers");
+    attempts.last().and_then(|attempt| attempt.record.clone()).expect("an attempt is finished")
 }

@@ -111,6 +111,8 @@ async fn s1_a_start_key_starts_one_run() {
     check(NewRun { definition: definition.clone(), ..keyed("r3") }, &["definition"]).await;
     let elsewhere = NewRun { definition, scope: None, ..keyed("r3") };
     check(elsewhere, &["definition", "scope"]).await;
+    let caps = [("emails".to_owned(), Amount::MAX)].into();
+    check(NewRun { caps, ..keyed("r3") }, &["budget"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
