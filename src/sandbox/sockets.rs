@@ -24,7 +24,7 @@ pub(super) fn refuse(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
 
 impl GuestState {
     fn refuse_sockets<T>(&self, what: &str) -> SocketResult<T> {
-        self.shared.egress.deny(format!("wasi:sockets, {what}"), "sockets are refused in every phase", "");
+        self.shared.egress.deny(format!("wasi:sockets/{what}"), "sockets are refused in every phase", "");
         Err(ErrorCode::AccessDenied.into())
     }
 }
@@ -48,7 +48,7 @@ impl network::HostNetwork for GuestState {
 
 impl tcp_create_socket::Host for GuestState {
     fn create_tcp_socket(&mut self, _family: IpAddressFamily) -> SocketResult<Resource<tcp_create_socket::TcpSocket>> {
-        self.refuse_sockets("a TCP socket")
+        self.refuse_sockets("tcp-create-socket")
     }
 }
 
@@ -57,7 +57,7 @@ impl udp_create_socket::Host for GuestState {
         &mut self,
         _family: IpAddressFamily,
     ) -> SocketResult<Resource<udp_create_socket::UdpSocket>> {
-        self.refuse_sockets("a UDP socket")
+        self.refuse_sockets("udp-create-socket")
     }
 }
 
@@ -67,7 +67,7 @@ impl ip_name_lookup::Host for GuestState {
         _network: Resource<Network>,
         name: String,
     ) -> SocketResult<Resource<ResolveAddressStream>> {
-        self.refuse_sockets(&format!("the address of {}", &name[..name.floor_char_boundary(NAME_BYTES_MAX)]))
+        self.refuse_sockets(&format!("ip-name-lookup of {}", &name[..name.floor_char_boundary(NAME_BYTES_MAX)]))
     }
 }
 

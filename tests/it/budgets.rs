@@ -308,13 +308,10 @@ async fn b6_past_the_plan_a_metered_request_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn b6_what_did_not_leave_did_not_draw() {
     let world = World::new();
-    world.edit_policy(
-        "[[app.probe.http]]\nurl = \"",
-        "[[app.probe.http]]\nurl = \"http://127.0.0.1:1/**\"\nmethods = [\"POST\"]\nmeter = { emails = 1 }\n\
-         idempotency = { header = \"Idempotency-Key\", window = \"24h\" }\naddresses = [\"127.0.0.0/8\"]\n\n\
-         [[app.probe.http]]\nurl = \"",
+    world.extend_policy(
+        "[[app.probe.http]]\nurl = \"http://127.0.0.1:1/**\"\nmethods = [\"POST\"]\nmeter = { emails = 1 }\naddresses = \
+         [\"127.0.0.0/8\"]\n",
     );
-    // Two rules now begin like that; the second keeps its own.
     let host = world.probe().await;
     let nobody_listens = json!({ "do": "http", "method": "POST", "url": "http://127.0.0.1:1/x", "body": "hello" });
     let with = json!({ "plan": plan(&[("emails", "1")]), "run": [nobody_listens, post(&world, "a")] });

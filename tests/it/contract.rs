@@ -394,7 +394,7 @@ async fn r3_the_attempt_is_told_only_where_it_can_matter() {
     let hasty = world.host().await;
     let with = json!({ "run": [{ "do": "sleep", "ms": 600 }, { "do": "context" }] });
     for (action, told) in [("pure-op", 1), ("tx-op", 1), ("idem-op", 2), ("amb-op", 2)] {
-        let id = start(&patient, one_step(action, &with, &attempts(2))).await;
+        let id = start(&patient, one_step(action, &with, "    retry: { attempts: 2, backoff: 1s }\n")).await;
         assert_eq!(stands(&drive(&hasty, &id).await), "retries WORKFLOW_TIMEOUT", "{action}");
         let ended = patient.drive(&id, options("test")).await.expect("it can be driven");
         let context = outputs(ended)["result"]["results"][1].clone();
@@ -973,7 +973,7 @@ async fn r13_save_as_however_the_step_was_completed() {
     asked["reconcile"] = json!([{ "do": "succeed", "output": { "n": 4 } }]);
     let in_doubt = json!({ "plan": one_email(), "run": [post(&world), { "do": "panic", "message": "no" }] });
     let shows = json!({ "run": [{ "do": "succeed", "output": {
-        "by name": ["{{ ran }}", "{{ restored }}", "{{ skipped }}", "{{ reconciled }}", "{{ resolved }}", "{{ none }}"],
+        "by name": ["{{ ran }}", "{{ restored }}", "{{ skipped }}", "{{ reconciled }}", "{{ resolved }}", "{{ empty }}"],
         "by step": ["{{ steps.a.output }}", "{{ steps.b.output }}", "{{ steps.c.output }}", "{{ steps.d.output }}", "{{ steps.e.output }}", "{{ steps.f.output }}"],
     } }] });
     let workflow: Workflow = parse(&format!(
@@ -983,7 +983,7 @@ async fn r13_save_as_however_the_step_was_completed() {
          \x20 - {{ id: c, action: probe/amb-op, if: \"{{{{ ran.n == 7 }}}}\", with: {}, saveAs: skipped }}\n\
          \x20 - {{ id: d, action: probe/amb-op, with: {asked}, saveAs: reconciled }}\n\
          \x20 - {{ id: e, action: probe/amb-op, with: {in_doubt}, saveAs: resolved }}\n\
-         \x20 - {{ id: f, action: probe/pure-op, with: {{ run: [{{ do: succeed }}] }}, saveAs: none }}\n\
+         \x20 - {{ id: f, action: probe/pure-op, with: {{ run: [{{ do: succeed }}] }}, saveAs: empty }}\n\
          \x20 - {{ id: g, action: probe/pure-op, with: {shows}, saveAs: shown }}\n\
          outputs: {{ shown: \"{{{{ shown }}}}\" }}\n",
         succeed(1),

@@ -12,6 +12,7 @@ use tollgate::clock::{Ambient, Clock, SystemClock};
 use tollgate::component::HttpNeed;
 use tollgate::effect::EffectClass;
 use tollgate::egress::{Egress, EgressConfig, EgressError, Outgoing};
+use tollgate::host::Host;
 use tollgate::journal::{Denial, RequestEvidence, codes};
 use tollgate::policy::{Policy, Secrets};
 use tollgate::run::Ended;
@@ -181,8 +182,8 @@ async fn an_effectful_request_leaves_in_run_alone() {
                 (denial.phase.as_str(), denial.remedy.as_str()),
                 (phase, "if it changes nothing at the other end: safe = true",)
             );
-            // Line 14 is the rule for POST.
-            assert!(denial.reason.contains("rule at line 14 of tollgate.toml"), "{denial:?}");
+            // Line 16 is the rule for POST.
+            assert!(denial.reason.contains("rule at line 16 of tollgate.toml"), "{denial:?}");
             never_left(&performed.record.requests[0]);
         }
     }
@@ -217,16 +218,21 @@ async fn no_redirect_is_followed_and_where_it_leads_is_judged_on_its_own() {
 // ---- R1, R16: one key, one request ---------------------------------------------------------------------------------
 
 /// Makes the requests in one attempt and says for each whether it went, and under what key the provider saw those.
-async fn check_keys(action: &str, requests: &[(&str, Option<&str>, &str)], expected: &[Result<&str, &str>]) {
-    let world = World::new();
+async fn check_keys(
+    (world, host): (&World, &Host),
+    action: &str,
+    requests: &[(&str, Option<&str>, &str)],
+    expected: &[Result<&str, &str>],
+) {
+    let before = world.provider.effects().len();
     let run: Vec<Value> = requests
         .iter()
         .map(|(path, label, body)| {
             let headers = label.map_or(json!({}), |label| json!({ "Idempotency-Key": label }));
-            http(&world, "POST", path, json!({ "headers": headers, "body": body }))
+            http(world, "POST", path, json!({ "headers": headers, "body": body }))
         })
         .collect();
-    let performed = act(&world, action, json!(run)).await;
+    let performed = perform(host, action, &with(json!(run)), "").await;
     let own = format!("workflow:{}:step:only", performed.run);
     let mut keys = Vec::new();
     for (error, expected) in errors(&performed).into_iter().zip(expected) {
@@ -236,7 +242,7 @@ async fn check_keys(action: &str, requests: &[(&str, Option<&str>, &str)], expec
             (found, expected) => panic!("{requests:?}: {expected:?} was expected: {found:?}"),
         }
     }
-    let seen: Vec<Value> = world.provider.effects().iter().map(|effect| effect["key"].clone()).collect();
+    let seen: Vec<Value> = world.provider.effects()[before..].iter().map(|effect| effect["key"].clone()).collect();
     assert_eq!(seen, keys, "{requests:?}");
     let evidence: Vec<_> = performed.record.requests.iter().filter(|request| request.left_at.is_some()).collect();
     assert_eq!(evidence.iter().map(|request| request.key.clone().unwrap()).collect::<Vec<_>>(), keys);
@@ -245,31 +251,35 @@ async fn check_keys(action: &str, requests: &[(&str, Option<&str>, &str)], expec
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r16_the_host_writes_the_key_and_the_guest_can_only_label_it() {
+    let world = World::new();
+    let world = &(&world, &world.probe().await);
     let (path, no_label) = ("/v1/messages", "is not a label");
     for action in ["idem-op", "amb-op"] {
-        check_keys(action, &[(path, None, "a")], &[Ok("")]).await;
-        check_keys(action, &[(path, Some("forged"), "a")], &[Ok("/forged")]).await;
+        check_keys(*world, action, &[(path, None, "a")], &[Ok("")]).await;
+        check_keys(*world, action, &[(path, Some("forged"), "a")], &[Ok("/forged")]).await;
         for forged in ["workflow:another:step:only", "a b", "a/b", "", &"x".repeat(65)] {
-            check_keys(action, &[(path, Some(forged), "a")], &[Err(no_label)]).await;
+            check_keys(*world, action, &[(path, Some(forged), "a")], &[Err(no_label)]).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r16_a_second_request_under_one_key_must_be_the_same_and_from_an_ambiguous_action_must_not_be() {
+    let world = World::new();
+    let world = &(&world, &world.probe().await);
     let (path, other) = ("/v1/messages", "/v1/other");
     let (differs, same) = ("differs in method, URL or body", "makes an effectful request once");
     for action in ["idem-op", "amb-op"] {
-        check_keys(action, &[(path, None, "a"), (path, None, "b")], &[Ok(""), Err(differs)]).await;
-        check_keys(action, &[(path, None, "a"), (other, None, "a")], &[Ok(""), Err(differs)]).await;
+        check_keys(*world, action, &[(path, None, "a"), (path, None, "b")], &[Ok(""), Err(differs)]).await;
+        check_keys(*world, action, &[(path, None, "a"), (other, None, "a")], &[Ok(""), Err(differs)]).await;
         let labels = [(path, None, "a"), (path, Some("one"), "b"), (other, Some("two"), "b")];
-        check_keys(action, &labels, &[Ok(""), Ok("/one"), Ok("/two")]).await;
+        check_keys(*world, action, &labels, &[Ok(""), Ok("/one"), Ok("/two")]).await;
         let under_a_label = [(path, Some("one"), "a"), (path, Some("one"), "b")];
-        check_keys(action, &under_a_label, &[Ok("/one"), Err(differs)]).await;
+        check_keys(*world, action, &under_a_label, &[Ok("/one"), Err(differs)]).await;
     }
     let twice = [(path, None, "a"), (path, None, "a")];
-    check_keys("idem-op", &twice, &[Ok(""), Ok("")]).await;
-    check_keys("amb-op", &twice, &[Ok(""), Err(same)]).await;
+    check_keys(*world, "idem-op", &twice, &[Ok(""), Ok("")]).await;
+    check_keys(*world, "amb-op", &twice, &[Ok(""), Err(same)]).await;
 }
 
 /// R16: a request of which no byte left holds no key. A refused connection is one.
@@ -411,9 +421,9 @@ async fn the_evidence_of_a_request_is_on_its_attempt() {
 
 /// What becomes of an ambiguous step whose request meets a provider in `mode`, and whose guest fails on an error and on
 /// what is no success.
-async fn meets(world: &World, mode: Value, run: Value) -> Performed {
+async fn meets(world: &World, host: &Host, mode: Value, run: Value) -> Performed {
     world.provider.control(&mode);
-    act(world, "amb-op", run).await
+    perform(host, "amb-op", &with(run), "").await
 }
 
 fn fail() -> Value {
@@ -423,15 +433,16 @@ fn fail() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn r12_a_refusal_that_was_heard_leaves_no_doubt() {
     let world = World::new();
+    let host = world.probe().await;
     for (mode, status) in [("refuse", 422), ("fail", 500), ("unavailable", 503), ("rate-limit", 429)] {
         let performed =
-            meets(&world, json!({ "mode": mode, "retry_after": 7 }), json!([post(&world, "x"), fail()])).await;
+            meets(&world, &host, json!({ "mode": mode, "retry_after": 7 }), json!([post(&world, "x"), fail()])).await;
         assert_eq!(performed.failure().message, "the guest gave up", "{mode}");
         let request = &performed.record.requests[0];
         assert!(request.status == Some(status) && request.heard_at.is_some(), "{request:?}");
     }
     let asks = http(&world, "POST", "/v1/messages", json!({ "body": "x", "with_headers": true }));
-    let performed = meets(&world, json!({ "mode": "rate-limit", "retry_after": 7 }), json!([asks])).await;
+    let performed = meets(&world, &host, json!({ "mode": "rate-limit", "retry_after": 7 }), json!([asks])).await;
     let result = &performed.results()[0];
     assert_eq!((&result["status"], &result["headers"]["retry-after"]), (&json!(429), &json!("7")));
     assert_eq!(world.provider.effects().len(), 0);
@@ -440,7 +451,7 @@ async fn r12_a_refusal_that_was_heard_leaves_no_doubt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn r12_what_left_and_was_not_heard_is_unknown() {
     let world = World::new();
-    world.edit_policy("wall = \"5s\"", "wall = \"1s\"");
+    let host = world.edit_policy("wall = \"5s\"", "wall = \"1s\"").probe().await;
     let cases = [
         // Stopped at the wall limit while it waits.
         (json!({ "mode": "accept-then-hang" }), json!([post(&world, "x")]), "limit `wall`"),
@@ -455,7 +466,7 @@ async fn r12_what_left_and_was_not_heard_is_unknown() {
         (json!({ "mode": "accept-then-hang" }), json!([fire_and_forget(&world, "x"), fail()]), "the guest gave up"),
     ];
     for (mode, run, says) in cases {
-        let performed = meets(&world, mode.clone(), run).await;
+        let performed = meets(&world, &host, mode.clone(), run).await;
         let doubt = performed.doubt();
         assert_eq!(doubt.code, codes::OUTCOME_UNKNOWN, "{mode}: {doubt:?}");
         assert!(doubt.message.contains(says), "{mode}: {doubt:?}");
@@ -467,15 +478,20 @@ async fn r12_what_left_and_was_not_heard_is_unknown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn r12_a_request_in_flight_when_the_export_returns_is_awaited_and_heard() {
     let world = World::new();
+    let host = world.probe().await;
     for mode in ["accept-late", "accept-delayed"] {
         // The guest gave the second one up: it went on all the same.
         let mut given_up = fire_and_forget(&world, "b");
         given_up["abort"] = true.into();
         given_up["headers"] = json!({ "Idempotency-Key": "second" });
         let before = world.provider.effects().len();
-        let performed =
-            meets(&world, json!({ "mode": mode, "latency_ms": 700 }), json!([fire_and_forget(&world, "a"), given_up]))
-                .await;
+        let performed = meets(
+            &world,
+            &host,
+            json!({ "mode": mode, "latency_ms": 700 }),
+            json!([fire_and_forget(&world, "a"), given_up]),
+        )
+        .await;
         assert_eq!(performed.results(), ["started", "started"], "{mode}");
         let requests = &performed.record.requests;
         let heard: Vec<_> = requests.iter().map(|request| (request.status, request.heard_at.is_some())).collect();
@@ -483,9 +499,13 @@ async fn r12_a_request_in_flight_when_the_export_returns_is_awaited_and_heard() 
         assert!(performed.record.wall_ms >= 700, "{mode}");
         assert_eq!(world.provider.effects().len() - before, 2, "{mode}");
         // A guest that then fails is believed: everything was heard.
-        let performed =
-            meets(&world, json!({ "mode": mode, "latency_ms": 300 }), json!([fire_and_forget(&world, "a"), fail()]))
-                .await;
+        let performed = meets(
+            &world,
+            &host,
+            json!({ "mode": mode, "latency_ms": 300 }),
+            json!([fire_and_forget(&world, "a"), fail()]),
+        )
+        .await;
         assert_eq!(performed.failure().message, "the guest gave up", "{mode}");
     }
 }
