@@ -52,7 +52,7 @@ impl Work {
     pub async fn again(self, gate: &Gate) -> Fresh {
         let Work { step, component, record, conflicts, instance, attempt, egress } = self;
         // Before the next attempt waits for a place: this one has one, and whoever holds one must not wait for another.
-        let _held = (instance, attempt, egress); // XXX
+        drop((instance, attempt, egress));
         let (setup, egress) = step.setup(gate, step.effect_key());
         let attempt = Attempt::new(&gate.sandbox, setup).await;
         let work = Work { step, component, attempt, egress, instance: None, record, conflicts: conflicts + 1 };

@@ -47,6 +47,36 @@ async fn eight_writers_that_read_first_never_hear_of_a_lock() {
     assert_eq!(stores[0].list_runs(&filter).await.expect("listed").runs.len(), 200);
 }
 
+/// Commits that come together share one, and each stands or falls by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn commits_that_share_a_transaction_fail_alone() {
+    let (_place, store) = store().await;
+    let mut steps = Vec::new();
+    for number in 0..64 {
+        let id = format!("r{number}");
+        publish(&store, new_run(&id)).await;
+        let (fence, attempt) = claim_step(&store, &id, "w", "a", &format!("d-{id}"), 2_000).await;
+        // Every fourth one has lost its run.
+        let generation = if number % 4 == 0 { fence.generation - 1 } else { fence.generation };
+        steps.push((number, Fence { generation, ..fence }, attempt));
+    }
+    let committing = steps.iter().map(|(number, fence, attempt)| {
+        let (store, commit) = (store.clone(), completing(fence, attempt, "1", 2_100));
+        async move { (*number, store.commit(commit).await) }
+    });
+    for (number, committed) in futures::future::join_all(committing).await {
+        match committed {
+            Ok(Committed::Done) => assert_ne!(number % 4, 0, "r{number} should have been fenced"),
+            Err(JournalError::Fenced { .. }) => assert_eq!(number % 4, 0, "r{number} should have committed"),
+            other => panic!("r{number}: {other:?}"),
+        }
+    }
+    for number in 0..64 {
+        let snapshot = store.snapshot(&format!("r{number}")).await.expect("read").expect("there");
+        assert_eq!(snapshot.steps[0].output.is_some(), number % 4 != 0, "r{number}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_another_process_holds_for_long_is_waited_for() {
     use sqlx::Connection as _;
