@@ -1258,15 +1258,3 @@ async fn r14_only_a_failed_run_can_be_resumed() {
     assert!(matches!(&again, Err(DriveError::Over { state: RunState::Completed, .. })), "{again:?}");
     assert_eq!(stands(&drive(&host, &id).await), "completed", "asking where it stands is no resume");
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn zz_loop() {
-    let world = World::new();
-    let host = world.probe().await;
-    for action in ["pure-op", "amb-op"] {
-        let wait = json!({ "do": "wait", "kind": "timer", "key": "2020-01-01T00:00:00Z" });
-        let id = start(&host, one_step(action, &json!({ "run": [wait] }), "")).await;
-        let ended = tokio::time::timeout(Duration::from_secs(3), drive(&host, &id)).await;
-        println!("{action} {ended:?} attempts {}", events(&host, &id, "attempt.started").await.len());
-    }
-}

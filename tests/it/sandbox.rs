@@ -443,6 +443,22 @@ async fn the_limits_of_requests_say_no() {
     }
 }
 
+/// What an attempt has read is kept until it settles, so there is an end to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_s_reads_are_counted() {
+    let world = World::new();
+    let host = world.edit_policy("wall = \"5s\"", "wall = \"60s\"").probe().await;
+    let list: Vec<Value> = (0..=10_000).map(|key| json!({ "do": "doc-get", "key": key.to_string() })).collect();
+    let mut run = json!(list);
+    run.as_array_mut().unwrap().push(json!({ "do": "fail", "message": "too many", "if_last": "error" }));
+    let performed = perform(&host, "idem-op", &json!({ "run": run }), "").await;
+    assert_eq!(performed.failure().message, "too many");
+    run.as_array_mut().unwrap().remove(0);
+    run.as_array_mut().unwrap().push(json!({ "do": "fail", "message": "not too many" }));
+    let performed = perform(&host, "idem-op", &json!({ "run": run }), "").await;
+    assert_eq!(performed.failure().message, "not too many");
+}
+
 // ---- Guests that misbehave ----------------------------------------------------------------------------------------
 
 #[tokio::test(flavor = "multi_thread")]
