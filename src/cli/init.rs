@@ -27,7 +27,7 @@ pub async fn init(common: &Common) -> Result<Answer, CliError> {
 
     let next: Vec<String> = ["policy check", "component push APP FILE.wasm", "workflow check workflows/hello.yaml"]
         .into_iter()
-        .chain(["run workflows/hello.yaml --param name=Ada"])
+        .chain(["run workflows/hello.yaml --param name=world"])
         .map(|rest| common.command(rest))
         .collect();
     let mut text: String = created.iter().map(|name| format!("created {name}\n")).collect();

@@ -26,6 +26,8 @@ pub struct StartRun {
     pub budget: BTreeMap<String, Amount>,
     /// Where at most one run of the workflow may be under way; `None`: anywhere, any number.
     pub scope: Option<String>,
+    /// Start it although its scope is occupied.
+    pub force: bool,
     /// What else to remember about whoever asked for it.
     pub labels: BTreeMap<String, String>,
 }
@@ -39,6 +41,7 @@ impl StartRun {
             key: None,
             budget: BTreeMap::new(),
             scope: None,
+            force: false,
             labels: BTreeMap::new(),
         }
     }
@@ -125,7 +128,7 @@ impl Host {
                 params: json::canonical(&start.params),
                 labels: json::canonical(&json!(start.labels)),
                 start_key: start.key,
-                forced: false,
+                forced: start.force,
                 caps,
                 steps: steps.collect(),
                 at: self.ambient.clock.now(),
