@@ -234,6 +234,10 @@ pub fn is_in_doubt(state: EffectState) -> bool {
 
 /// The commands with which a person settles a step.
 pub fn verdicts(common: &Common, run: &str, step: &str, until: Option<Timestamp>) -> Vec<Next> {
+    // Settled already, and blocked because another run came to occupy its scope: there is only going on.
+    if step.is_empty() {
+        return vec![Next { command: common.command(&format!("runs resume {run}")), refused_until: None }];
+    }
     let resolve = |verdict: &str, refused_until: Option<Timestamp>| {
         let step = quoted(step);
         Next { command: common.command(&format!("runs resolve {run} --step {step} {verdict}")), refused_until }

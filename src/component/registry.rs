@@ -31,6 +31,8 @@ pub struct Registry {
     sandbox: Sandbox,
     ambient: Ambient,
     loaded: Arc<Mutex<HashMap<String, Component>>>,
+    /// A lock for each component that is being compiled: whoever wants it too waits for the first.
+    loading: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 /// What a component is, before it is anybody's.
@@ -82,7 +84,7 @@ pub enum PushError {
 impl Registry {
     /// The components of `store`, compiled in `sandbox`.
     pub fn new(store: Store, sandbox: Sandbox, ambient: Ambient) -> Registry {
-        Registry { store, sandbox, ambient, loaded: Arc::default() }
+        Registry { store, sandbox, ambient, loaded: Arc::default(), loading: Arc::default() }
     }
 
     /// Loads a component, asks what it is and checks that. Stores nothing.
@@ -147,10 +149,27 @@ impl Registry {
     }
 
     async fn load(&self, digest: &str) -> Result<Component, String> {
-        let kept = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned();
-        if let Some(component) = kept {
+        if let Some(component) = self.kept(digest) {
             return Ok(component);
         }
+        let compiling = {
+            let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            loading.entry(digest.to_owned()).or_default().clone()
+        };
+        let _first = compiling.lock().await;
+        let loaded = match self.kept(digest) {
+            Some(component) => Ok(component),
+            None => self.compile(digest).await,
+        };
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
+        loaded
+    }
+
+    fn kept(&self, digest: &str) -> Option<Component> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    }
+
+    async fn compile(&self, digest: &str) -> Result<Component, String> {
         let bytes = self.store.component_bytes(digest).await.map_err(|error| error.to_string())?;
         let bytes = bytes.ok_or("the store does not have it; push it again")?;
         let component = self.sandbox.load(bytes).await.map_err(|error| error.to_string())?;

@@ -263,7 +263,7 @@ async fn exercise(store: &Store) {
             })
             .await;
     }
-    store.abandon("r1", "ann", "test", at(100_000)).await.expect("abandoned");
+    store.abandon("r1", "ann", "test", Vec::new(), at(100_000)).await.expect("abandoned");
     store.push_component("mail", "c1", vec![1], "[]", at(1)).await.expect("pushed");
     store.component("mail", Some(1)).await.expect("read");
     store.component_by_digest("c1").await.expect("read");
