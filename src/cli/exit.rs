@@ -233,6 +233,7 @@ impl From<StartError> for CliError {
         match error {
             StartError::Workflow(report) => (*report).into(),
             StartError::Params { .. } => CliError::refused("PARAMS_INVALID", error.to_string()),
+            StartError::Name(_) => CliError::refused("NAME_INVALID", error.to_string()),
             StartError::Publish(PublishError::StartKeyReused { .. }) => {
                 CliError::refused("START_KEY_REUSED", error.to_string())
             }

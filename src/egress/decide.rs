@@ -49,7 +49,9 @@ pub fn decide(
             _ => None,
         };
         let address = address.filter(|address| address::refused(*address, &[]).is_some());
-        let safe = !may(Capability::EffectfulRequest);
+        // RFC 9110, section 9.2.1: what these methods ask for changes nothing.
+        let reads = matches!(*method, http::Method::GET | http::Method::HEAD);
+        let safe = reads || !may(Capability::EffectfulRequest);
         let mut remedy = missing_rule(&grant.app, &grant.action, method, url, safe, address);
         if !safe && class == EffectClass::Idempotent && !remedy.starts_with('#') {
             // Otherwise the lines would lead straight to the next refusal.

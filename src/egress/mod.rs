@@ -242,16 +242,18 @@ impl Egress {
         };
         let phase = self.shared.evidence().phase;
         let (app, action) = (&config.grant.app, &config.grant.action);
-        let policy_name = config.secrets.policy_name();
-        let rule = match decide(policy_name, &config.grant, config.class, phase, &outgoing.method, &url) {
-            Ok(rule) => rule,
-            Err(Refused { reason, remedy, .. }) => return refuse(reason, remedy),
-        };
+        // First what the policy cannot mend.
         if !config.needs.iter().any(|need| need.covers(&outgoing.method, &url)) {
             let reason =
                 format!("{app}/{action} does not ask for it: its descriptor lists no such request under `http`");
             return refuse(reason, String::new());
         }
+
+        let policy_name = config.secrets.policy_name();
+        let rule = match decide(policy_name, &config.grant, config.class, phase, &outgoing.method, &url) {
+            Ok(rule) => rule,
+            Err(Refused { reason, remedy, .. }) => return refuse(reason, remedy),
+        };
 
         let mut headers = outgoing.headers.clone();
         headers.remove(header::HOST);
@@ -259,10 +261,10 @@ impl Egress {
             Ok(key) => key,
             Err(reason) => return refuse(reason, String::new()),
         };
-        let redactor = match self.write_credentials(&rule, &mut headers) {
-            Ok(redactor) => redactor,
-            Err(reason) => return refuse(reason, String::new()),
-        };
+        if let Err(reason) = self.write_credentials(&rule, &mut headers) {
+            return refuse(reason, String::new());
+        }
+        let redactor = self.redactor();
         if let Some(request) = self.shared.evidence().request(number) {
             request.safe = rule.safe;
             request.key.clone_from(&key);
@@ -389,31 +391,42 @@ impl Egress {
         Ok(Some(key))
     }
 
-    /// Writes the rule's credentials over whatever the guest set, and says what to redact.
-    fn write_credentials(&self, rule: &HttpRule, headers: &mut http::HeaderMap) -> Result<Redactor, String> {
-        let load = |name: &str| self.shared.config.secrets.load(name).map_err(|error| error.to_string());
-        let (header, value, shown) = match &rule.auth {
-            None => return Ok(Redactor::default()),
-            Some(Auth::Bearer { secret }) => {
-                let token = load(secret)?;
-                (header::AUTHORIZATION, format!("Bearer {}", token.expose()), vec![token.expose().to_owned()])
-            }
-            Some(Auth::Basic { user, password }) => {
-                let password = load(password)?;
-                let pair = format!("{user}:{}", password.expose());
-                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-                (header::AUTHORIZATION, format!("Basic {encoded}"), vec![password.expose().to_owned(), encoded])
-            }
-            Some(Auth::Header { name, value }) => {
-                let value = load(value)?;
-                (name.clone(), value.expose().to_owned(), vec![value.expose().to_owned()])
-            }
-        };
+    /// Writes the rule's credentials over whatever the guest set.
+    fn write_credentials(&self, rule: &HttpRule, headers: &mut HeaderMap) -> Result<(), String> {
+        let Some(auth) = &rule.auth else { return Ok(()) };
+        let Credential { header, value, .. } = self.credential(auth)?;
         let mut value = HeaderValue::from_str(&value)
             .map_err(|_| format!("the secret for its header `{header}` holds characters that a header cannot"))?;
         value.set_sensitive(true);
         headers.insert(header, value);
-        Ok(Redactor::new(shown))
+        Ok(())
+    }
+
+    /// Redacts the secrets of every rule that the action has, whichever rule a request goes by: one endpoint can show what
+    /// another was sent. A secret that cannot be loaded has not been sent either.
+    fn redactor(&self) -> Redactor {
+        let auths = self.shared.config.grant.http.iter().filter_map(|rule| rule.auth.as_ref());
+        Redactor::new(auths.filter_map(|auth| self.credential(auth).ok()).flat_map(|credential| credential.shown))
+    }
+
+    fn credential(&self, auth: &Auth) -> Result<Credential, String> {
+        let load = |name: &str| self.shared.config.secrets.load(name).map_err(|error| error.to_string());
+        Ok(match auth {
+            Auth::Bearer { secret } => {
+                let token = load(secret)?.expose().to_owned();
+                Credential { header: header::AUTHORIZATION, value: format!("Bearer {token}"), shown: vec![token] }
+            }
+            Auth::Basic { user, password } => {
+                let password = load(password)?.expose().to_owned();
+                let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+                let value = format!("Basic {encoded}");
+                Credential { header: header::AUTHORIZATION, value, shown: vec![password, encoded] }
+            }
+            Auth::Header { name, value } => {
+                let value = load(value)?.expose().to_owned();
+                Credential { header: name.clone(), value: value.clone(), shown: vec![value] }
+            }
+        })
     }
 }
 
@@ -627,6 +640,13 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.ends(None);
     }
+}
+
+/// A header that the host writes, and the texts in which its secret could be shown. Never printed.
+struct Credential {
+    header: HeaderName,
+    value: String,
+    shown: Vec<String>,
 }
 
 /// R7: past the deadline, or without a live lease, no byte of an effectful request leaves.

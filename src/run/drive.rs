@@ -279,14 +279,6 @@ impl Host {
         Ok(Ok(Frozen { definition, descriptors: found, ids: self.ambient.ids.clone() }))
     }
 
-    /// What a parked run waits for, whether or not it is there by now.
-    async fn waiting(&self, run: &str) -> Result<Ended, DriveError> {
-        let snapshot = self.store.snapshot(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?;
-        let step = snapshot.steps.into_iter().find(|step| step.state == StepState::Waiting);
-        let (dependency, failure) = step.map_or((None, None), |step| (step.dependency, step.failure));
-        Ok(Ended::Waiting { until: snapshot.run.wake_at, dependency, failure })
-    }
-
     /// Whether the step's dependency is not satisfied yet.
     async fn still_waits(&self, row: Option<&StepRow>) -> Result<Option<Ended>, StoreError> {
         let Some(row) = row.filter(|row| row.state == StepState::Waiting) else { return Ok(None) };

@@ -17,9 +17,7 @@ use crate::journal::{Failure, codes};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A limit of the policy stopped it.
-    #[error(
-        "{phase} was stopped: it {message}. To allow more: {limit} = … under [limits] or [app.{app}.limits] of the policy, unless its own descriptor asks for less"
-    )]
+    #[error("{phase} was stopped: it {message}. {}", to_allow_more(limit, app))]
     Limit {
         /// The export that was running.
         phase: Phase,
@@ -72,6 +70,17 @@ pub enum Fault {
         /// What happened.
         message: String,
     },
+}
+
+/// Which line of the policy moves a limit. `describe` is called before there is an app to have one.
+fn to_allow_more(limit: &str, app: &str) -> String {
+    match app {
+        "" => "`describe` runs under the default limits, whatever the policy says".to_owned(),
+        app => format!(
+            "To allow more: {limit} = … under [limits] or [app.{app}.limits] of the policy, unless its own descriptor asks \
+             for less"
+        ),
+    }
 }
 
 impl Fault {
