@@ -19,8 +19,9 @@ const MEMORY_MAX_BYTES: usize = 4 << 30;
 
 pub(super) fn new_engine() -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
-    // Per component: what toolchains in use need (a Rust guest: 1 memory, 3 core instances), with room.
-    let (instances, memories, tables) = (32, 4, 16);
+    // Per component: what toolchains in use need, with room. A Rust guest has 3 core instances and a JavaScript guest few
+    // more; a Python guest has 44 to 60, because each of its shared libraries is one. These are bounds, not reservations.
+    let (instances, memories, tables) = (256, 4, 16);
     pool.total_component_instances(INSTANCES_MAX)
         .total_core_instances(INSTANCES_MAX * instances)
         .total_memories(INSTANCES_MAX * memories)

@@ -90,7 +90,7 @@ impl ResourceLimiter for MemoryMeter {
     }
 
     fn instances(&self) -> usize {
-        64
+        256
     }
 
     fn tables(&self) -> usize {
