@@ -1,10 +1,6 @@
 //! The components of a store: pushing them, and having them compiled when they are needed.
 //!
-//! It keeps compiled code in memory only, by digest: a compiled form that is read back from anywhere would be code that
-//! nobody has verified.
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+//! What is compiled is the sandbox's to keep.
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -18,9 +14,6 @@ use crate::policy::Policy;
 use crate::sandbox::{Component, Fault, ImportReport, LoadError, Sandbox};
 use crate::store::{Pushed, Store, StoreError};
 
-/// How many compiled components are kept.
-const LOADED_MAX: usize = 64;
-
 /// The largest component that is accepted. A Python guest has 18 MB.
 const COMPONENT_BYTES_MAX: usize = 64 << 20;
 
@@ -30,7 +23,6 @@ pub struct Registry {
     store: Store,
     sandbox: Sandbox,
     ambient: Ambient,
-    loaded: Arc<Mutex<HashMap<String, Component>>>,
 }
 
 /// What a component is, before it is anybody's.
@@ -82,7 +74,7 @@ pub enum PushError {
 impl Registry {
     /// The components of `store`, compiled in `sandbox`.
     pub fn new(store: Store, sandbox: Sandbox, ambient: Ambient) -> Registry {
-        Registry { store, sandbox, ambient, loaded: Arc::default() }
+        Registry { store, sandbox, ambient }
     }
 
     /// Loads a component, asks what it is and checks that. Stores nothing.
@@ -90,9 +82,7 @@ impl Registry {
     /// # Errors
     /// [`PushError`], every fault of the component's description at once.
     pub async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-        let (inspected, component) = examine(&self.sandbox, bytes).await?;
-        self.keep(component);
-        Ok(inspected)
+        inspect(&self.sandbox, bytes).await
     }
 
     /// Makes a component the active version of `app`. When it returns, that is durable; on any error the version that was
@@ -138,17 +128,8 @@ impl Registry {
         Ok(descriptors(&row.descriptors).into_iter().find(|descriptor| descriptor.name == action))
     }
 
-    fn keep(&self, component: Component) {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.len() >= LOADED_MAX {
-            loaded.clear();
-        }
-        loaded.insert(component.digest().to_owned(), component);
-    }
-
     async fn load(&self, digest: &str) -> Result<Component, String> {
-        let kept = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned();
-        if let Some(component) = kept {
+        if let Some(component) = self.sandbox.loaded(digest) {
             return Ok(component);
         }
         let bytes = self.store.component_bytes(digest).await.map_err(|error| error.to_string())?;
@@ -157,7 +138,6 @@ impl Registry {
         if component.digest() != digest {
             return Err("its stored bytes have another digest: the store is damaged".to_owned());
         }
-        self.keep(component.clone());
         Ok(component)
     }
 }
@@ -167,23 +147,18 @@ impl Registry {
 /// # Errors
 /// As there.
 pub async fn inspect(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-    Ok(examine(sandbox, bytes).await?.0)
-}
-
-async fn examine(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<(Inspected, Component), PushError> {
     if bytes.len() > COMPONENT_BYTES_MAX {
         return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
     }
     let size = bytes.len();
     let component = sandbox.load(bytes).await?;
     let described = component.describe().await.map_err(PushError::Describe)?;
-    let inspected = Inspected {
+    Ok(Inspected {
         digest: component.digest().to_owned(),
         bytes: size,
         actions: check_descriptors(described)?,
         imports: component.imports().to_vec(),
-    };
-    Ok((inspected, component))
+    })
 }
 
 /// The descriptors stored with a component. Written by this program, so that anything unreadable is no action.
