@@ -2,6 +2,9 @@
 //!
 //! What is compiled is the sandbox's to keep.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use futures::future::BoxFuture;
 use serde_json::Value;
 
@@ -23,6 +26,8 @@ pub struct Registry {
     store: Store,
     sandbox: Sandbox,
     ambient: Ambient,
+    /// A lock for each component that is being compiled: whoever wants it too waits for the first.
+    loading: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 /// What a component is, before it is anybody's.
@@ -74,7 +79,7 @@ pub enum PushError {
 impl Registry {
     /// The components of `store`, compiled in `sandbox`.
     pub fn new(store: Store, sandbox: Sandbox, ambient: Ambient) -> Registry {
-        Registry { store, sandbox, ambient }
+        Registry { store, sandbox, ambient, loading: Arc::default() }
     }
 
     /// Loads a component, asks what it is and checks that. Stores nothing.
@@ -132,6 +137,20 @@ impl Registry {
         if let Some(component) = self.sandbox.loaded(digest) {
             return Ok(component);
         }
+        let compiling = {
+            let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+            loading.entry(digest.to_owned()).or_default().clone()
+        };
+        let _first = compiling.lock().await;
+        let loaded = match self.sandbox.loaded(digest) {
+            Some(component) => Ok(component),
+            None => self.compile(digest).await,
+        };
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
+        loaded
+    }
+
+    async fn compile(&self, digest: &str) -> Result<Component, String> {
         let bytes = self.store.component_bytes(digest).await.map_err(|error| error.to_string())?;
         let bytes = bytes.ok_or("the store does not have it; push it again")?;
         let component = self.sandbox.load(bytes).await.map_err(|error| error.to_string())?;

@@ -14,6 +14,7 @@ use super::bindings::{Action, ActionPre};
 use super::host::Refused;
 use super::state::GuestState;
 use super::{Attempt, AttemptSetup, Fault, Sandbox};
+use crate::capability::Phase;
 use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed};
 use crate::effect::EffectClass;
 
@@ -83,7 +84,7 @@ impl Component {
     /// [`Fault`] where it trapped or ran into a limit.
     pub async fn describe(&self) -> Result<Vec<(Descriptor, String, Option<String>)>, Fault> {
         let attempt = Attempt::new(&self.sandbox, AttemptSetup::describe()).await;
-        let described = attempt.instantiate(self).await?.describe().await?;
+        let described = attempt.instantiate(self, Phase::Describe).await?.describe().await?;
         Ok(described.into_iter().map(descriptor).collect())
     }
 }

@@ -6,6 +6,7 @@ mod durability;
 mod egress;
 mod examples;
 mod languages;
+mod recovery;
 mod sandbox;
 mod support;
 mod transactional;
