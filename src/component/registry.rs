@@ -1,7 +1,6 @@
 //! The components of a store: pushing them, and having them compiled when they are needed.
 //!
-//! It keeps compiled code in memory only, by digest: a compiled form that is read back from anywhere would be code that
-//! nobody has verified.
+//! What is compiled is the sandbox's to keep.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +17,6 @@ use crate::policy::Policy;
 use crate::sandbox::{Component, Fault, ImportReport, LoadError, Sandbox};
 use crate::store::{Pushed, Store, StoreError};
 
-/// How many compiled components are kept.
-const LOADED_MAX: usize = 64;
-
 /// The largest component that is accepted. A Python guest has 18 MB.
 const COMPONENT_BYTES_MAX: usize = 64 << 20;
 
@@ -30,7 +26,6 @@ pub struct Registry {
     store: Store,
     sandbox: Sandbox,
     ambient: Ambient,
-    loaded: Arc<Mutex<HashMap<String, Component>>>,
     /// A lock for each component that is being compiled: whoever wants it too waits for the first.
     loading: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
@@ -84,7 +79,7 @@ pub enum PushError {
 impl Registry {
     /// The components of `store`, compiled in `sandbox`.
     pub fn new(store: Store, sandbox: Sandbox, ambient: Ambient) -> Registry {
-        Registry { store, sandbox, ambient, loaded: Arc::default(), loading: Arc::default() }
+        Registry { store, sandbox, ambient, loading: Arc::default() }
     }
 
     /// Loads a component, asks what it is and checks that. Stores nothing.
@@ -92,9 +87,7 @@ impl Registry {
     /// # Errors
     /// [`PushError`], every fault of the component's description at once.
     pub async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-        let (inspected, component) = examine(&self.sandbox, bytes).await?;
-        self.keep(component);
-        Ok(inspected)
+        inspect(&self.sandbox, bytes).await
     }
 
     /// Makes a component the active version of `app`. When it returns, that is durable; on any error the version that was
@@ -140,16 +133,8 @@ impl Registry {
         Ok(descriptors(&row.descriptors).into_iter().find(|descriptor| descriptor.name == action))
     }
 
-    fn keep(&self, component: Component) {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.len() >= LOADED_MAX {
-            loaded.clear();
-        }
-        loaded.insert(component.digest().to_owned(), component);
-    }
-
     async fn load(&self, digest: &str) -> Result<Component, String> {
-        if let Some(component) = self.kept(digest) {
+        if let Some(component) = self.sandbox.loaded(digest) {
             return Ok(component);
         }
         let compiling = {
@@ -157,16 +142,12 @@ impl Registry {
             loading.entry(digest.to_owned()).or_default().clone()
         };
         let _first = compiling.lock().await;
-        let loaded = match self.kept(digest) {
+        let loaded = match self.sandbox.loaded(digest) {
             Some(component) => Ok(component),
             None => self.compile(digest).await,
         };
         self.loading.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
         loaded
-    }
-
-    fn kept(&self, digest: &str) -> Option<Component> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
     }
 
     async fn compile(&self, digest: &str) -> Result<Component, String> {
@@ -176,7 +157,6 @@ impl Registry {
         if component.digest() != digest {
             return Err("its stored bytes have another digest: the store is damaged".to_owned());
         }
-        self.keep(component.clone());
         Ok(component)
     }
 }
@@ -186,23 +166,18 @@ impl Registry {
 /// # Errors
 /// As there.
 pub async fn inspect(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-    Ok(examine(sandbox, bytes).await?.0)
-}
-
-async fn examine(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<(Inspected, Component), PushError> {
     if bytes.len() > COMPONENT_BYTES_MAX {
         return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
     }
     let size = bytes.len();
     let component = sandbox.load(bytes).await?;
     let described = component.describe().await.map_err(PushError::Describe)?;
-    let inspected = Inspected {
+    Ok(Inspected {
         digest: component.digest().to_owned(),
         bytes: size,
         actions: check_descriptors(described)?,
         imports: component.imports().to_vec(),
-    };
-    Ok((inspected, component))
+    })
 }
 
 /// The descriptors stored with a component. Written by this program, so that anything unreadable is no action.

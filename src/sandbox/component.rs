@@ -2,7 +2,7 @@
 //!
 //! It calls no export but `describe`.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -25,12 +25,21 @@ const VERSION: &str = "0.1.0";
 /// The interface that a component exports.
 const ACTIONS: &str = "tollgate:action/actions@0.1.0";
 
+/// How many compiled components are kept.
+const LOADED_MAX: usize = 64;
+
 /// A component that can be instantiated. Clones share the compiled code.
 #[derive(Clone)]
 pub struct Component {
-    digest: Arc<str>,
-    pub(super) pre: ActionPre<GuestState>,
+    compiled: Compiled,
     pub(super) sandbox: Sandbox,
+}
+
+/// What compiling and linking made of it. Holds no sandbox: it is the sandbox that keeps these.
+#[derive(Clone)]
+pub(super) struct Compiled {
+    digest: Arc<str>,
+    pre: ActionPre<GuestState>,
     imports: Arc<Vec<ImportReport>>,
 }
 
@@ -60,12 +69,12 @@ pub enum LoadError {
 impl Component {
     /// SHA-256 of the uploaded bytes, in hexadecimal digits.
     pub fn digest(&self) -> &str {
-        &self.digest
+        &self.compiled.digest
     }
 
     /// Every interface that it imports.
     pub fn imports(&self) -> &[ImportReport] {
-        &self.imports
+        &self.compiled.imports
     }
 
     /// Calls `describe` in a sandbox with nothing granted. The schemas come back as texts beside their descriptors, for
@@ -82,7 +91,7 @@ impl Component {
 
 impl std::fmt::Debug for Component {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Component({})", self.digest)
+        write!(formatter, "Component({})", self.digest())
     }
 }
 
@@ -92,18 +101,38 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 }
 
 impl Sandbox {
-    /// Compiles `bytes` on a thread of its own and links it.
+    /// Compiles `bytes` on a thread of its own and links it, unless it has that component already.
     ///
     /// # Errors
     /// [`LoadError`], which says what was found, what was expected, and what to do.
     pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
         let sandbox = self.clone();
-        let compiled = tokio::task::spawn_blocking(move || sandbox.load_blocking(&bytes)).await;
+        let loaded = tokio::task::spawn_blocking(move || sandbox.load_blocking(&bytes)).await;
         // A panic of the compiler is its own fault, and must not be the host's.
-        compiled.unwrap_or_else(|_| Err(LoadError::NotAComponent("the compiler failed on this component".to_owned())))
+        loaded.unwrap_or_else(|_| Err(LoadError::NotAComponent("the compiler failed on this component".to_owned())))
+    }
+
+    /// The component of this digest, where it was loaded lately.
+    pub fn loaded(&self, digest: &str) -> Option<Component> {
+        let loaded = self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.get(digest).map(|compiled| Component { compiled: compiled.clone(), sandbox: self.clone() })
     }
 
     fn load_blocking(&self, bytes: &[u8]) -> Result<Component, LoadError> {
+        let digest = digest(bytes);
+        if let Some(component) = self.loaded(&digest) {
+            return Ok(component);
+        }
+        let compiled = self.compile(digest.into(), bytes)?;
+        let mut loaded = self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.len() >= LOADED_MAX {
+            loaded.clear();
+        }
+        loaded.insert(compiled.digest.clone(), compiled.clone());
+        Ok(Component { compiled, sandbox: self.clone() })
+    }
+
+    fn compile(&self, digest: Arc<str>, bytes: &[u8]) -> Result<Compiled, LoadError> {
         recognise(bytes)?;
         let engine = &self.inner.engine;
         let component = wasmtime::component::Component::from_binary(engine, bytes)
@@ -142,7 +171,7 @@ impl Sandbox {
             .instantiate_pre(&component)
             .and_then(ActionPre::new)
             .map_err(|error| LoadError::Exports(format!("the component does not fit `{ACTIONS}`: {error:#}")))?;
-        Ok(Component { digest: digest(bytes).into(), pre, sandbox: self.clone(), imports: Arc::new(imports) })
+        Ok(Compiled { digest, pre, imports: Arc::new(imports) })
     }
 }
 
@@ -286,6 +315,6 @@ fn descriptor(raw: wit::ActionDescriptor) -> (Descriptor, String, Option<String>
 impl Component {
     /// Instantiates it into `store`.
     pub(super) async fn instantiate(&self, store: &mut wasmtime::Store<GuestState>) -> wasmtime::Result<Action> {
-        self.pre.instantiate_async(store).await
+        self.compiled.pre.instantiate_async(store).await
     }
 }

@@ -17,7 +17,8 @@ mod sockets;
 mod state;
 mod stderr;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
@@ -29,7 +30,8 @@ pub use self::instance::{Attempt, AttemptSetup, CallContext, Instance, Outcome, 
 use self::state::GuestState;
 pub use self::state::{Observer, Unobserved};
 
-/// An engine with everything that a guest can import linked into it. Make one per process and share it.
+/// An engine with everything that a guest can import linked into it, and the components that were compiled for it lately.
+/// Make one per process and share it.
 #[derive(Clone)]
 pub struct Sandbox {
     inner: Arc<Inner>,
@@ -40,6 +42,8 @@ struct Inner {
     linker: Linker<GuestState>,
     ticker: engine::Ticker,
     places: Arc<Semaphore>,
+    /// By digest. In memory only: a compiled form that is read back from anywhere would be code that nobody has verified.
+    loaded: Mutex<HashMap<Arc<str>, component::Compiled>>,
 }
 
 /// Why the sandbox could not be set up: ours or the machine's to mend.
@@ -58,7 +62,7 @@ impl Sandbox {
         let linker = linker(&engine).map_err(|error| failed(format!("{error:#}")))?;
         let ticker = engine::Ticker::start(&engine).map_err(|error| failed(error.to_string()))?;
         let places = Arc::new(Semaphore::new(engine::INSTANCES_MAX as usize));
-        Ok(Sandbox { inner: Arc::new(Inner { engine, linker, ticker, places }) })
+        Ok(Sandbox { inner: Arc::new(Inner { engine, linker, ticker, places, loaded: Mutex::default() }) })
     }
 }
 

@@ -73,7 +73,7 @@ fn stands(ended: &Ended) -> String {
 }
 
 /// Where the run stands, the effect's state, what is used, and what was sent beyond `sent_before`.
-async fn summary(world: &World, host: &Host, run: &str, ended: &Ended, sent_before: usize) -> String {
+pub async fn summary(world: &World, host: &Host, run: &str, ended: &Ended, sent_before: usize) -> String {
     let effects = host.store.effects(run).await.expect("the store answers");
     let effect = effects.last().map_or("none", |effect| effect.state.as_str());
     let sent = world.provider.effectful_requests().len() - sent_before;
