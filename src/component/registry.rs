@@ -1,7 +1,7 @@
 //! The components of a store: pushing them, and having them compiled when they are needed.
 //!
-//! It keeps compiled code in memory only, by digest: a compiled form that is read back from anywhere would be code that
-//! nobody has verified.
+//! Loaded components are kept in memory by digest. What is kept on disk, and why it can be trusted, is the sandbox's
+//! concern.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Descriptor, Refusal, check_descriptors};
+use super::{Descriptor, ImportReport, Refusal, check_descriptors};
 use crate::clock::Ambient;
 use crate::component::descriptor::is_name;
 use crate::json;
 use crate::perform::Components;
 use crate::policy::Policy;
-use crate::sandbox::{Component, Fault, ImportReport, LoadError, Sandbox};
-use crate::store::{Pushed, Store, StoreError};
+use crate::sandbox::{Component, Fault, LoadError, Sandbox};
+use crate::store::{Activated, Pushed, Store, StoreError};
 
 /// How many compiled components are kept.
 const LOADED_MAX: usize = 64;
-
-/// The largest component that is accepted. A Python guest has 18 MB.
-const COMPONENT_BYTES_MAX: usize = 64 << 20;
 
 /// The components of one store, compiled in one sandbox. Clones share them.
 #[derive(Clone)]
@@ -52,28 +49,27 @@ pub enum PushError {
     /// The app's name is not one.
     #[error("`{0}` is not the name of an app: lower case letters, digits and `-`, starting with a letter, at most 63")]
     App(String),
-    /// It is larger than anything that is accepted.
-    #[error(
-        "the component has {found} bytes, and at most {limit} are accepted; build it in release mode, with `strip`"
-    )]
-    TooLarge {
-        /// Its size.
-        found: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// It cannot be loaded; for the guest's author.
+    /// It cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// `describe` did not return; for the guest's author.
     #[error("{0}")]
     Describe(Fault),
-    /// What it says of itself is not acceptable; for the guest's author.
+    /// What it says of itself is not acceptable, for the guest's author; and, at the same time, the classes that the policy
+    /// does not allow the app.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The policy does not allow the app these classes; for the operator.
+    /// The policy does not allow the app these classes; for the operator. Nothing else is wrong.
     #[error("{}", .0.join("\n"))]
     Classes(Vec<String>),
+    /// The app has no component of this version; for whoever asked for it.
+    #[error("there is no component {app} version {version}")]
+    NoSuchVersion {
+        /// The app.
+        app: String,
+        /// The version.
+        version: u32,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -90,7 +86,7 @@ impl Registry {
     /// # Errors
     /// [`PushError`], every fault of the component's description at once.
     pub async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-        let (inspected, component) = examine(&self.sandbox, bytes).await?;
+        let (inspected, component) = examine(&self.sandbox, bytes, |_| Vec::new()).await?;
         self.keep(component);
         Ok(inspected)
     }
@@ -99,33 +95,37 @@ impl Registry {
     /// active still is.
     ///
     /// # Errors
-    /// [`PushError`]. Classes that the policy does not allow the app are refused all at once, each with the line to add.
+    /// [`PushError`]. Everything that is wrong with what the component says of itself is named at once, and so are the
+    /// classes that the policy does not allow the app, each with the line to add.
     pub async fn push(&self, app: &str, bytes: Vec<u8>, policy: &Policy) -> Result<(Pushed, Inspected), PushError> {
         if !is_name(app) {
             return Err(PushError::App(app.to_owned()));
         }
-        let inspected = self.inspect(bytes.clone()).await?;
-        let refused: Vec<String> = inspected
-            .actions
-            .iter()
-            .filter(|action| !policy.allows_class(app, action.effect_class))
-            .map(|action| {
-                let class = action.effect_class;
-                format!(
-                    "action `{}` is {class}, and {} does not allow {app} that class. To allow it:\n{}",
-                    action.name,
-                    policy.file_name(),
-                    policy.missing_class(app, class)
-                )
-            })
-            .collect();
-        if !refused.is_empty() {
-            return Err(PushError::Classes(refused));
-        }
+        let refused = |actions: &[Descriptor]| classes_refused(app, actions, policy);
+        let (inspected, component) = examine(&self.sandbox, bytes.clone(), refused).await?;
+        self.keep(component);
         let descriptors = json::canonical(&serde_json::to_value(&inspected.actions).unwrap_or(Value::Null));
         let now = self.ambient.clock.now();
         let pushed = self.store.push_component(app, &inspected.digest, bytes, &descriptors, now).await?;
         Ok((pushed, inspected))
+    }
+
+    /// Makes a version that was pushed before the active one of `app`: new runs get it, runs under way keep what they were
+    /// started with. When it returns, that is durable; on any error the version that was active still is.
+    ///
+    /// # Errors
+    /// [`PushError`] where there is no such version, where the policy no longer allows the app its classes, and where this
+    /// host cannot load it any more.
+    pub async fn activate(&self, app: &str, version: u32, policy: &Policy) -> Result<Activated, PushError> {
+        let none = || PushError::NoSuchVersion { app: app.to_owned(), version };
+        let row = self.store.component(app, Some(version)).await?.ok_or_else(none)?;
+        let refused = classes_refused(app, &descriptors(&row.descriptors), policy);
+        if !refused.is_empty() {
+            return Err(PushError::Classes(refused));
+        }
+        let bytes = self.store.component_bytes(&row.digest).await?.ok_or_else(none)?;
+        self.keep(self.sandbox.load_accepted(bytes).await?);
+        self.store.activate_component(app, version).await?.ok_or_else(none)
     }
 
     /// What the component of this digest says of `action`; `None` where the store has no such component or it no such
@@ -153,7 +153,7 @@ impl Registry {
         }
         let bytes = self.store.component_bytes(digest).await.map_err(|error| error.to_string())?;
         let bytes = bytes.ok_or("the store does not have it; push it again")?;
-        let component = self.sandbox.load(bytes).await.map_err(|error| error.to_string())?;
+        let component = self.sandbox.load_accepted(bytes).await.map_err(|error| error.to_string())?;
         if component.digest() != digest {
             return Err("its stored bytes have another digest: the store is damaged".to_owned());
         }
@@ -167,23 +167,48 @@ impl Registry {
 /// # Errors
 /// As there.
 pub async fn inspect(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-    Ok(examine(sandbox, bytes).await?.0)
+    Ok(examine(sandbox, bytes, |_| Vec::new()).await?.0)
 }
 
-async fn examine(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<(Inspected, Component), PushError> {
-    if bytes.len() > COMPONENT_BYTES_MAX {
-        return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
-    }
+/// Loads, asks and checks; `refused` says what else is wrong with the actions that it has.
+async fn examine(
+    sandbox: &Sandbox,
+    bytes: Vec<u8>,
+    refused: impl FnOnce(&[Descriptor]) -> Vec<String>,
+) -> Result<(Inspected, Component), PushError> {
     let size = bytes.len();
     let component = sandbox.load(bytes).await?;
     let described = component.describe().await.map_err(PushError::Describe)?;
+    let declared: Vec<Descriptor> = described.iter().map(|(descriptor, ..)| descriptor.clone()).collect();
+    let refused = refused(&declared);
+    let actions = match check_descriptors(described) {
+        Ok(actions) if refused.is_empty() => actions,
+        Ok(_) => return Err(PushError::Classes(refused)),
+        Err(Refusal(faults)) => return Err(Refusal([faults, refused].concat()).into()),
+    };
     let inspected = Inspected {
         digest: component.digest().to_owned(),
         bytes: size,
-        actions: check_descriptors(described)?,
+        actions,
         imports: component.imports().to_vec(),
     };
     Ok((inspected, component))
+}
+
+/// The classes that the policy does not allow the app, each with the line that would.
+fn classes_refused(app: &str, actions: &[Descriptor], policy: &Policy) -> Vec<String> {
+    let refused = actions.iter().filter(|action| !policy.allows_class(app, action.effect_class));
+    refused
+        .map(|action| {
+            let class = action.effect_class;
+            format!(
+                "action `{}` is {class}, and {} does not allow {app} that class. To allow it:\n{}",
+                action.name,
+                policy.file_name(),
+                policy.missing_class(app, class)
+            )
+        })
+        .collect()
 }
 
 /// The descriptors stored with a component. Written by this program, so that anything unreadable is no action.
