@@ -10,6 +10,6 @@ pub(crate) mod intake;
 mod registry;
 
 pub use descriptor::{ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, Refusal, check_descriptors};
-pub use intake::{Caps, ImportReport, IntakeError};
+pub use intake::{Caps, ImportReport, IntakeError, check as check_bytes};
 #[cfg(feature = "sqlite")]
 pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

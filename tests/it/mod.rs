@@ -5,6 +5,7 @@ mod dry_run;
 mod durability;
 mod egress;
 mod examples;
+mod intake;
 mod sandbox;
 mod support;
 mod transactional;
