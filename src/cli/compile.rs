@@ -47,7 +47,7 @@ pub fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathB
     let absolute = |variable: Option<OsString>| variable.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable("XDG_CACHE_HOME"))
         .or_else(|| absolute(variable("HOME")).map(|home| home.join(".cache")))
-        .map(|caches| caches.join("tollgate"))
+        .map(|caches| caches.join("tollgate").join("compiled"))
 }
 
 struct Announced<C> {
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn the_cache_is_where_the_user_says_or_with_the_users_other_caches() {
         check(&[], None);
-        check(&[("HOME", "/home/ada")], Some("/home/ada/.cache/tollgate"));
-        check(&[("HOME", "/home/ada"), ("XDG_CACHE_HOME", "/var/cache/ada")], Some("/var/cache/ada/tollgate"));
-        check(&[("HOME", "/home/ada"), ("XDG_CACHE_HOME", "relative")], Some("/home/ada/.cache/tollgate"));
+        check(&[("HOME", "/home/ada")], Some("/home/ada/.cache/tollgate/compiled"));
+        check(&[("HOME", "/home/ada"), ("XDG_CACHE_HOME", "/var/cache/ada")], Some("/var/cache/ada/tollgate/compiled"));
+        check(&[("HOME", "/home/ada"), ("XDG_CACHE_HOME", "relative")], Some("/home/ada/.cache/tollgate/compiled"));
         check(&[("HOME", "/home/ada"), ("TOLLGATE_CACHE", "/c")], Some("/c"));
         check(&[("HOME", "/home/ada"), ("TOLLGATE_CACHE", "")], None);
     }

@@ -42,9 +42,8 @@ impl Expected {
     }
 
     fn read() -> Result<Expected, String> {
-        let mut resolve = Resolve::default();
         // Interfaces marked unstable are left to the linker; knowing them refuses nothing that it would take.
-        resolve.all_features = true;
+        let mut resolve = Resolve { all_features: true, ..Resolve::default() };
         for (path, text) in SOURCES {
             resolve.push_source(path, text).map_err(|error| format!("{path}: {error:#}"))?;
         }
