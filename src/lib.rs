@@ -8,7 +8,7 @@
 //! # The flow
 //!
 //! ```text
-//! bytes ──► component ──► store                         upload: validate, describe, store
+//! bytes ──► component ──► store                         upload: judge, compile, describe, store
 //! file  ──► workflow  ──► store                         check, freeze, publish a run
 //! run   ──► run::drive ──► perform ──► settled ──► …    one step after the other
 //!                           │
@@ -27,7 +27,7 @@
 //! - [`sandbox`]: engine, limits, instances, imports. Nothing outside it names wasmtime.
 //! - [`egress`]: what may leave, and the proof of what did.
 //! - [`policy`]: the operator's file, validated. It grants; nothing else does.
-//! - [`component`]: what an upload says of itself.
+//! - [`component`]: whether an upload is acceptable, and what it says of itself.
 //! - [`workflow`]: parse, check, freeze, evaluate. No I/O.
 //! - [`run`]: states and transitions, starting, driving, dry-running and resolving a run.
 //! - [`worker`]: the lease.
@@ -41,6 +41,7 @@
 //!   deadline, under a live lease, from `run`, by a rule of the policy.
 //! - Every durable write of a performer names the generation of its run.
 //! - No input of a guest, a file or a network makes the host panic.
+//! - Machine code runs only if this build's compiler made it: `sandbox::compile::trusted` alone is `unsafe`.
 //! - Nothing global is installed: no logger, no runtime, no signal handler, no default TLS provider.
 //!
 //! # Features

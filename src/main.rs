@@ -9,6 +9,10 @@ use tracing_subscriber::EnvFilter;
 mod cli;
 
 fn main() -> ExitCode {
+    // Before threads and logs: a compiler limits itself first, and has nobody to log to.
+    if let Some(exit) = cli::compile::child() {
+        return exit;
+    }
     // To stderr, so that what a command prints stays what it is documented to be.
     let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let colours = std::io::stderr().is_terminal();

@@ -1,4 +1,4 @@
-//! `component push|inspect|list|show`.
+//! `component push|inspect|activate|list|show`.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use tollgate::component::{Descriptor, Inspected, descriptors, inspect};
-use tollgate::sandbox::Sandbox;
-use tollgate::store::ComponentRow;
+use tollgate::store::{Activated, ComponentRow};
 
 use super::answer::Answer;
 use super::context::{Common, read};
@@ -29,6 +28,13 @@ pub enum Component {
     Inspect {
         /// The component
         file: PathBuf,
+    },
+    /// Make a version that was pushed before the active one: to roll back, or forward again
+    Activate {
+        /// The app
+        app: String,
+        /// Which version, as `component list` numbers them
+        version: u32,
     },
     /// List every version of every app
     List,
@@ -67,8 +73,26 @@ pub async fn perform(common: &Common, command: Component) -> Result<Answer, CliE
             Ok(Answer::done(text, json))
         }
         Component::Inspect { file } => {
-            let inspected = inspect(&Sandbox::new()?, read(&file)?).await?;
+            let inspected = inspect(&common.sandbox()?, read(&file)?).await?;
             Ok(Answer::done(inspected_text(&inspected), inspected_json(&inspected)))
+        }
+        Component::Activate { app, version } => {
+            let store = common.existing_store().await?;
+            let policy = common.policy()?;
+            let host = common.host(store, policy)?;
+            let Activated { row, before } = host.registry.activate(&app, version, &host.policy).await?;
+            let what = match before {
+                Some(before) if before == version => "is the active version already".to_owned(),
+                Some(before) => format!("is active, in place of version {before}"),
+                None => "is active".to_owned(),
+            };
+            let text = format!(
+                "{app} version {version} {what}\n{}",
+                described(&row.digest, &descriptors(&row.descriptors), Some(&app))
+            );
+            let mut json = self::row(&row);
+            json["before"] = json!(before);
+            Ok(Answer::done(text, json))
         }
         Component::List => {
             let rows = common.existing_store().await?.components().await?;

@@ -8,11 +8,12 @@ use clap::Args;
 
 use tollgate::host::Host;
 use tollgate::policy::{Policy, units};
-use tollgate::sandbox::Sandbox;
+use tollgate::sandbox::{Cache, Sandbox};
 use tollgate::store::{Store, StoreOptions};
 
+use super::compile;
 use super::exit::CliError;
-use super::text::eprint;
+use super::text::{clean, eprint};
 
 /// Where the store is, where nobody says.
 pub const STORE_DEFAULT: &str = "sqlite:.tollgate/tollgate.db";
@@ -80,7 +81,20 @@ impl Common {
 
     /// Everything wired, on `store` and `policy`.
     pub fn host(&self, store: Store, policy: Policy) -> Result<Host, CliError> {
-        Ok(Host::new(store, Sandbox::new()?, policy))
+        Ok(Host::new(store, self.sandbox()?, policy))
+    }
+
+    /// A sandbox that compiles in a child process, says so where it takes long, and keeps what was compiled.
+    pub fn sandbox(&self) -> Result<Sandbox, CliError> {
+        let sandbox = Sandbox::new()?.with_compiler(compile::compiler());
+        let Some(folder) = compile::cache_folder(|variable| std::env::var_os(variable)) else { return Ok(sandbox) };
+        match Cache::open(folder) {
+            Ok(cache) => Ok(sandbox.with_cache(cache)),
+            Err(error) => {
+                eprint(&format!("note: {}; components are compiled every time\n", clean(&error.to_string())));
+                Ok(sandbox)
+            }
+        }
     }
 
     /// A command to type next. It names the store and the policy where this one had to.

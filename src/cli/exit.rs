@@ -11,7 +11,7 @@ use tollgate::budget::BudgetError;
 use tollgate::component::PushError;
 use tollgate::journal::JournalError;
 use tollgate::run::{DriveError, ResolveRunError, StartError};
-use tollgate::sandbox::{Fault, SandboxError};
+use tollgate::sandbox::{CompileError, Fault, LoadError, SandboxError};
 use tollgate::source::Report;
 use tollgate::store::{PrefixError, PublishError, ResolveError, StoreError};
 
@@ -219,11 +219,14 @@ impl From<PushError> for CliError {
             PushError::Store(error) => error.into(),
             PushError::Describe(Fault::Host { .. }) => CliError::fault("SANDBOX_FAILED", error.to_string()),
             PushError::Classes(_) => CliError::refused("CLASS_NOT_ALLOWED", error.to_string()),
-            PushError::App(_)
-            | PushError::TooLarge { .. }
-            | PushError::Load(_)
-            | PushError::Describe(_)
-            | PushError::Refused(_) => CliError::refused("COMPONENT_REFUSED", error.to_string()),
+            PushError::NoSuchVersion { .. } => CliError::refused("COMPONENT_NOT_FOUND", error.to_string())
+                .next("see which there are", "component list"),
+            PushError::Load(LoadError::Compile(CompileError::Failed(_))) => {
+                CliError::fault("SANDBOX_FAILED", error.to_string())
+            }
+            PushError::App(_) | PushError::Load(_) | PushError::Describe(_) | PushError::Refused(_) => {
+                CliError::refused("COMPONENT_REFUSED", error.to_string())
+            }
         }
     }
 }
@@ -307,6 +310,11 @@ mod tests {
         check(StoreError::Cursor { cursor: "x".into() }, Exit::Refused, "`x` is not a cursor");
         check(PrefixError::NotFound { prefix: "3f".into() }, Exit::Refused, "`3f`");
         check(PushError::App("Mail".into()), Exit::Refused, "`Mail`");
+        check(PushError::NoSuchVersion { app: "mail".into(), version: 7 }, Exit::Refused, "mail version 7");
+        let failed = CompileError::Failed("no process".into());
+        check(PushError::Load(failed.into()), Exit::Fault, "no process");
+        let refused = CompileError::Limit("too long".into());
+        check(PushError::Load(refused.into()), Exit::Refused, "too long");
         check(DriveError::NoSuchRun("3f".into()), Exit::Refused, "3f");
         check(JournalError::Fenced { run: "3f".into(), generation: 2 }, Exit::Fault, "no longer this worker's");
     }

@@ -5,6 +5,7 @@
 
 mod answer;
 mod budget;
+pub mod compile;
 mod component;
 mod context;
 mod dry_run;

@@ -1,12 +1,15 @@
-//! From uploaded bytes to an action that can be performed: describe, check, store, compile.
+//! From uploaded bytes to an action that can be performed: judge, describe, check, store.
 //!
-//! The sandbox compiles and calls; this module decides whether what a component says of itself is acceptable, and finds the
-//! component of an action again. It does not touch a guest's instance.
+//! `intake` judges the bytes before anything compiles them; the sandbox compiles and calls; this module decides whether what
+//! a component says of itself is acceptable, and finds the component of an action again. It does not touch a guest's
+//! instance.
 
 mod descriptor;
+pub(crate) mod intake;
 #[cfg(feature = "sqlite")]
 mod registry;
 
 pub use descriptor::{ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, Refusal, check_descriptors};
+pub use intake::{Caps, ImportReport, IntakeError, check as check_bytes};
 #[cfg(feature = "sqlite")]
 pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

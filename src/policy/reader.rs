@@ -194,7 +194,7 @@ fn distance(one: &str, two: &str) -> usize {
 }
 
 /// `` `a`, `b` and `c` ``.
-pub(super) fn listed(words: &[&str]) -> String {
+pub(crate) fn listed(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match quoted.split_last() {
         Some((last, [])) => last.clone(),

@@ -1,80 +1,57 @@
-//! A component, compiled and linked: what it imports is judged here.
+//! A component, loaded: judged, compiled or found compiled, linked.
 //!
 //! It calls no export but `describe`.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Linker, ResourceType};
+use wasmtime::component::{Component as Compiled, Linker, ResourceType};
 
 use super::bindings::tollgate::action::types as wit;
 use super::bindings::{Action, ActionPre};
 use super::host::Refused;
 use super::state::GuestState;
-use super::{Attempt, AttemptSetup, Fault, Sandbox};
+use super::{Attempt, AttemptSetup, CompileError, Fault, Sandbox};
 use crate::capability::Phase;
+use crate::component::intake::{self, ACTIONS, ImportReport, IntakeError, is_linked, is_wasi_0_2};
 use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed};
 use crate::effect::EffectClass;
-
-/// The package of this version of the interface.
-const PACKAGE: &str = "tollgate:action";
-/// Its version.
-const VERSION: &str = "0.1.0";
-/// The interface that a component exports.
-const ACTIONS: &str = "tollgate:action/actions@0.1.0";
-
-/// How many compiled components are kept.
-const LOADED_MAX: usize = 64;
 
 /// A component that can be instantiated. Clones share the compiled code.
 #[derive(Clone)]
 pub struct Component {
-    compiled: Compiled,
-    pub(super) sandbox: Sandbox,
-}
-
-/// What compiling and linking made of it. Holds no sandbox: it is the sandbox that keeps these.
-#[derive(Clone)]
-pub(super) struct Compiled {
     digest: Arc<str>,
-    pre: ActionPre<GuestState>,
+    pub(super) pre: ActionPre<GuestState>,
+    pub(super) sandbox: Sandbox,
     imports: Arc<Vec<ImportReport>>,
 }
 
-/// What the host makes of one import.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImportReport {
-    /// `wasi:http/outgoing-handler@0.2.12`.
-    pub name: String,
-    /// Whether calling it only refuses: this version of the host has nothing behind it.
-    pub stubbed: bool,
-}
-
-/// Why a component cannot be loaded; for the guest's author.
+/// Why a component cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// The bytes are no component.
+    /// Its bytes are not accepted; for the guest's author.
+    #[error(transparent)]
+    Intake(#[from] IntakeError),
+    /// It could not be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It does not fit this host; for the guest's author.
     #[error("{0}")]
-    NotAComponent(String),
-    /// It imports what no host of this version has. All such imports at once.
-    #[error("{}", .0.join("\n"))]
-    Imports(Vec<String>),
-    /// It does not export what the interface asks for.
-    #[error("{0}")]
-    Exports(String),
+    Link(String),
 }
 
 impl Component {
     /// SHA-256 of the uploaded bytes, in hexadecimal digits.
     pub fn digest(&self) -> &str {
-        &self.compiled.digest
+        &self.digest
     }
 
     /// Every interface that it imports.
     pub fn imports(&self) -> &[ImportReport] {
-        &self.compiled.imports
+        &self.imports
     }
 
     /// Calls `describe` in a sandbox with nothing granted. The schemas come back as texts beside their descriptors, for
@@ -91,7 +68,7 @@ impl Component {
 
 impl std::fmt::Debug for Component {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Component({})", self.digest())
+        write!(formatter, "Component({})", self.digest)
     }
 }
 
@@ -101,156 +78,103 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 }
 
 impl Sandbox {
-    /// Compiles `bytes` on a thread of its own and links it, unless it has that component already.
+    /// Judges a component in full, has it compiled unless its compiled form is kept already, and links it.
     ///
     /// # Errors
     /// [`LoadError`], which says what was found, what was expected, and what to do.
-    pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
+    pub async fn load(&self, bytes: impl Into<Bytes>) -> Result<Component, LoadError> {
+        let (bytes, caps) = (bytes.into(), self.caps.clone());
+        let judged = bytes.clone();
+        blocking(move || intake::check(&judged, &caps)).await??;
         let sandbox = self.clone();
-        let loaded = tokio::task::spawn_blocking(move || sandbox.load_blocking(&bytes)).await;
-        // A panic of the compiler is its own fault, and must not be the host's.
-        loaded.unwrap_or_else(|_| Err(LoadError::NotAComponent("the compiler failed on this component".to_owned())))
+        let digested = bytes.clone();
+        let (digest, kept) = blocking(move || sandbox.kept(digest(&digested))).await?;
+        let compiled = match kept {
+            Some(compiled) => compiled,
+            None => self.compile(&digest, bytes).await?,
+        };
+        self.link(digest, compiled).await
     }
 
-    /// The component of this digest, where it was loaded lately.
-    pub fn loaded(&self, digest: &str) -> Option<Component> {
-        let loaded = self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.get(digest).map(|compiled| Component { compiled: compiled.clone(), sandbox: self.clone() })
-    }
-
-    fn load_blocking(&self, bytes: &[u8]) -> Result<Component, LoadError> {
-        let digest = digest(bytes);
-        if let Some(component) = self.loaded(&digest) {
-            return Ok(component);
+    /// As [`Sandbox::load`], for bytes that were accepted before, as those of a store were: where their compiled form is
+    /// kept, they are not judged again.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn load_accepted(&self, bytes: impl Into<Bytes>) -> Result<Component, LoadError> {
+        let (bytes, sandbox) = (bytes.into(), self.clone());
+        let digested = bytes.clone();
+        match blocking(move || sandbox.kept(digest(&digested))).await? {
+            (digest, Some(compiled)) => self.link(digest, compiled).await,
+            (_, None) => self.load(bytes).await,
         }
-        let compiled = self.compile(digest.into(), bytes)?;
-        let mut loaded = self.inner.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.len() >= LOADED_MAX {
-            loaded.clear();
-        }
-        loaded.insert(compiled.digest.clone(), compiled.clone());
-        Ok(Component { compiled, sandbox: self.clone() })
     }
 
-    fn compile(&self, digest: Arc<str>, bytes: &[u8]) -> Result<Compiled, LoadError> {
-        recognise(bytes)?;
+    /// The compiled form that is kept, ready to be linked. What cannot be used is as good as none.
+    fn kept(&self, digest: String) -> (String, Option<Compiled>) {
+        let form = self.cache.as_ref().and_then(|cache| cache.get(&self.entry(&digest)));
+        let compiled = form.and_then(|form| form.load(&self.inner.engine).ok());
+        (digest, compiled)
+    }
+
+    /// The name of a compiled form: for this component, by this engine.
+    fn entry(&self, digest: &str) -> String {
+        format!("{digest}-{}", self.inner.fingerprint)
+    }
+
+    async fn compile(&self, digest: &str, bytes: Bytes) -> Result<Compiled, LoadError> {
+        let form = self.compiler.compile(bytes).await?;
+        let (sandbox, entry) = (self.clone(), self.entry(digest));
+        blocking(move || {
+            let compiled = form
+                .load(&sandbox.inner.engine)
+                .map_err(|error| CompileError::Failed(format!("what it made is not for this engine: {error:#}")))?;
+            if let Some(cache) = &sandbox.cache
+                && let Err(error) = cache.put(&entry, &form)
+            {
+                tracing::warn!(%error, folder = %cache.folder().display(), "a compiled component is not kept");
+            }
+            Ok(compiled)
+        })
+        .await?
+    }
+
+    async fn link(&self, digest: String, compiled: Compiled) -> Result<Component, LoadError> {
+        let sandbox = self.clone();
+        blocking(move || sandbox.link_here(digest, compiled)).await?
+    }
+
+    fn link_here(self, digest: String, compiled: Compiled) -> Result<Component, LoadError> {
         let engine = &self.inner.engine;
-        let component = wasmtime::component::Component::from_binary(engine, bytes)
-            .map_err(|error| LoadError::NotAComponent(format!("the component is not valid: {error:#}")))?;
-
-        let ty = component.component_type();
+        let ty = compiled.component_type();
         let mut imports = Vec::new();
-        let mut refused = Vec::new();
         let mut linker = self.inner.linker.clone();
         for (name, import) in ty.imports(engine) {
             let known = is_linked(name);
             imports.push(ImportReport { name: name.to_owned(), stubbed: !known });
-            if known {
-                continue;
-            }
-            match (is_wasi_0_2(name), import.ty) {
-                (true, ComponentItem::ComponentInstance(instance)) => {
+            match import.ty {
+                _ if known => {}
+                ComponentItem::ComponentInstance(instance) if is_wasi_0_2(name) => {
                     stub(&mut linker, engine, name, &instance)
-                        .map_err(|error| LoadError::Exports(format!("import `{name}`: {error:#}")))?;
+                        .map_err(|error| LoadError::Link(format!("import `{name}`: {error:#}")))?;
                 }
-                _ => refused.push(refusal_of_import(name)),
+                // Intake has explained it better; what is here was never judged, or by other rules.
+                _ => return Err(LoadError::Link(format!("import `{name}`: this host has nothing of that name"))),
             }
-        }
-        if !refused.is_empty() {
-            return Err(LoadError::Imports(refused));
-        }
-        let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
-        if !exports.iter().any(|name| name == ACTIONS) {
-            let found = if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") };
-            return Err(LoadError::Exports(format!(
-                "the component does not export `{ACTIONS}`; it exports {found}. Build it against wit/ with world \
-                 `tollgate:action/action`"
-            )));
         }
         let pre = linker
-            .instantiate_pre(&component)
+            .instantiate_pre(&compiled)
             .and_then(ActionPre::new)
-            .map_err(|error| LoadError::Exports(format!("the component does not fit `{ACTIONS}`: {error:#}")))?;
-        Ok(Compiled { digest, pre, imports: Arc::new(imports) })
+            .map_err(|error| LoadError::Link(format!("the component does not fit `{ACTIONS}`: {error:#}")))?;
+        Ok(Component { digest: digest.into(), pre, sandbox: self, imports: Arc::new(imports) })
     }
 }
 
-/// Tells a core module and other bytes from a component before the compiler sees them.
-fn recognise(bytes: &[u8]) -> Result<(), LoadError> {
-    let refuse = |text: String| Err(LoadError::NotAComponent(text));
-    match bytes {
-        [0, b'a', b's', b'm', 0x0d, 0, 1, 0, ..] => Ok(()),
-        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => refuse(
-            "this is a core WebAssembly module, not a component. Build it for the target wasm32-wasip2, or wrap it with \
-             `wasm-tools component new`"
-                .to_owned(),
-        ),
-        [0, b'a', b's', b'm', ..] => {
-            refuse("this is WebAssembly of another version than this host knows (a component of version 0d 00 01 00)".to_owned())
-        }
-        [] => refuse("the file is empty".to_owned()),
-        _ => refuse("this is not WebAssembly: it does not begin with 00 61 73 6d".to_owned()),
-    }
-}
-
-/// The interfaces behind which this host has something.
-fn is_linked(name: &str) -> bool {
-    const WASI: [&str; 29] = [
-        "cli/environment",
-        "cli/exit",
-        "cli/stdin",
-        "cli/stdout",
-        "cli/stderr",
-        "cli/terminal-input",
-        "cli/terminal-output",
-        "cli/terminal-stdin",
-        "cli/terminal-stdout",
-        "cli/terminal-stderr",
-        "clocks/wall-clock",
-        "clocks/monotonic-clock",
-        "filesystem/types",
-        "filesystem/preopens",
-        "http/types",
-        "http/outgoing-handler",
-        "io/error",
-        "io/poll",
-        "io/streams",
-        "random/random",
-        "random/insecure",
-        "random/insecure-seed",
-        "sockets/tcp",
-        "sockets/udp",
-        "sockets/tcp-create-socket",
-        "sockets/udp-create-socket",
-        "sockets/instance-network",
-        "sockets/network",
-        "sockets/ip-name-lookup",
-    ];
-    let tollgate =
-        ["types", "host", "documents"].iter().any(|interface| name == format!("{PACKAGE}/{interface}@{VERSION}"));
-    let wasi = is_wasi_0_2(name)
-        && name
-            .strip_prefix("wasi:")
-            .and_then(|rest| rest.split_once('@'))
-            .is_some_and(|(interface, _)| WASI.contains(&interface));
-    tollgate || wasi
-}
-
-fn is_wasi_0_2(name: &str) -> bool {
-    name.starts_with("wasi:") && name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
-}
-
-fn refusal_of_import(name: &str) -> String {
-    match name.rsplit_once('@') {
-        Some((interface, version)) if interface.starts_with(&format!("{PACKAGE}/")) && version != VERSION => format!(
-            "import `{name}`: the component was built for version {version} of {PACKAGE}, and this host has {VERSION}. \
-             Build it against this host's wit/"
-        ),
-        _ if name.starts_with("wasi:") => {
-            format!("import `{name}`: this host has WASI 0.2. Build for the target wasm32-wasip2")
-        }
-        _ => format!("import `{name}`: this host has nothing of that name; it has WASI 0.2 and {PACKAGE}@{VERSION}"),
-    }
+/// Runs work that computes or reads files on a thread for that. A panic of the engine is its own fault, and must not be the
+/// host's.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+    let gave_up = |_| LoadError::Compile(CompileError::Refused("the engine gave up on it".to_owned()));
+    tokio::task::spawn_blocking(work).await.map_err(gave_up)
 }
 
 /// Defines every function of a known interface that this host has nothing behind as a refusal.
@@ -315,6 +239,6 @@ fn descriptor(raw: wit::ActionDescriptor) -> (Descriptor, String, Option<String>
 impl Component {
     /// Instantiates it into `store`.
     pub(super) async fn instantiate(&self, store: &mut wasmtime::Store<GuestState>) -> wasmtime::Result<Action> {
-        self.compiled.pre.instantiate_async(store).await
+        self.pre.instantiate_async(store).await
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! The figures behind the tuning are in `docs/architecture.md`. It loads no component.
 
+use std::hash::{Hash as _, Hasher};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// How often a running guest is looked at: the grain of the cpu limit, and the longest that a spinning guest keeps a
@@ -40,9 +42,36 @@ pub(super) fn new_engine() -> wasmtime::Result<Engine> {
         .table_keep_resident(64 << 10)
         .max_unused_warm_slots(8);
 
+    let mut config = config();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config)
+}
+
+/// An engine that compiles what [`new_engine`]'s runs, and reserves no address space.
+pub(super) fn compiling_engine() -> wasmtime::Result<Engine> {
+    Engine::new(&config())
+}
+
+/// Says which compiled forms an engine takes: what it was built from and how it is set.
+pub(super) fn fingerprint(engine: &Engine) -> String {
+    struct Digest(Sha256);
+    impl Hasher for Digest {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut digest = Digest(Sha256::new());
+    engine.precompile_compatibility_hash().hash(&mut digest);
+    (env!("CARGO_PKG_VERSION"), crate::component::intake::RULES).hash(&mut digest);
+    hex::encode(&digest.0.finalize()[..16])
+}
+
+fn config() -> Config {
     let mut config = Config::new();
     config
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
         .epoch_interruption(true)
         .max_wasm_stack(512 << 10)
         .async_stack_size(2 << 20)
@@ -54,7 +83,7 @@ pub(super) fn new_engine() -> wasmtime::Result<Engine> {
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
         .concurrency_support(false);
-    Engine::new(&config)
+    config
 }
 
 /// Raises the engine's epoch while guests run, and sleeps while none does.
@@ -114,5 +143,19 @@ pub(super) struct GuestRuns {
 impl Drop for GuestRuns {
     fn drop(&mut self) {
         self.shared.guests.lock().unwrap_or_else(PoisonError::into_inner).0 -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the one compiles the other must take, in every process.
+    #[test]
+    fn the_engine_that_compiles_and_the_one_that_runs_have_one_fingerprint() {
+        let compiling = compiling_engine().expect("it is set up");
+        let running = new_engine().expect("there is room for it");
+        assert_eq!(fingerprint(&compiling), fingerprint(&running));
+        assert_eq!(fingerprint(&running).len(), 32);
     }
 }

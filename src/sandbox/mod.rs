@@ -6,6 +6,7 @@
 
 mod bindings;
 mod clocks;
+mod compile;
 mod component;
 mod engine;
 mod fault;
@@ -17,33 +18,39 @@ mod sockets;
 mod state;
 mod stderr;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
-pub use self::component::{Component, ImportReport, LoadError};
+use crate::component::Caps;
+
+pub use self::compile::{
+    Cache, CacheError, ChildProcess, CompileError, CompileLimits, CompiledForm, Compiler, InProcess,
+    serve_one_compilation,
+};
+pub use self::component::{Component, LoadError};
 pub use self::fault::Fault;
 pub use self::instance::{Attempt, AttemptSetup, CallContext, Instance, Outcome, PlanIssue, Planned, Reconciled};
 use self::state::GuestState;
 pub use self::state::{Observer, Unobserved};
 
-/// An engine with everything that a guest can import linked into it, and the components that were compiled for it lately.
-/// Make one per process and share it.
+/// An engine with everything that a guest can import linked into it. Make one per process and share it.
 #[derive(Clone)]
 pub struct Sandbox {
     inner: Arc<Inner>,
+    compiler: Arc<dyn Compiler>,
+    cache: Option<Cache>,
+    caps: Arc<Caps>,
 }
 
 struct Inner {
     engine: Engine,
+    fingerprint: String,
     linker: Linker<GuestState>,
     ticker: engine::Ticker,
     places: Arc<Semaphore>,
-    /// By digest. In memory only: a compiled form that is read back from anywhere would be code that nobody has verified.
-    loaded: Mutex<HashMap<Arc<str>, component::Compiled>>,
 }
 
 /// Why the sandbox could not be set up: ours or the machine's to mend.
@@ -52,7 +59,7 @@ struct Inner {
 pub struct SandboxError(String);
 
 impl Sandbox {
-    /// Sets up the engine. Reserves address space, not memory.
+    /// Sets up the engine; components are compiled in this process and kept nowhere. Reserves address space, not memory.
     ///
     /// # Errors
     /// Where the machine refuses the address space or a thread; the text says what wasmtime or the system said.
@@ -62,7 +69,27 @@ impl Sandbox {
         let linker = linker(&engine).map_err(|error| failed(format!("{error:#}")))?;
         let ticker = engine::Ticker::start(&engine).map_err(|error| failed(error.to_string()))?;
         let places = Arc::new(Semaphore::new(engine::INSTANCES_MAX as usize));
-        Ok(Sandbox { inner: Arc::new(Inner { engine, linker, ticker, places, loaded: Mutex::default() }) })
+        let fingerprint = engine::fingerprint(&engine);
+        let inner = Arc::new(Inner { engine, fingerprint, linker, ticker, places });
+        Ok(Sandbox { inner, compiler: Arc::new(InProcess), cache: None, caps: Arc::default() })
+    }
+
+    /// The same sandbox with another compiler than [`InProcess`].
+    #[must_use]
+    pub fn with_compiler(self, compiler: Arc<dyn Compiler>) -> Sandbox {
+        Sandbox { compiler, ..self }
+    }
+
+    /// The same sandbox with a place for compiled forms.
+    #[must_use]
+    pub fn with_cache(self, cache: Cache) -> Sandbox {
+        Sandbox { cache: Some(cache), ..self }
+    }
+
+    /// The same sandbox with other caps on what is compiled.
+    #[must_use]
+    pub fn with_caps(self, caps: Caps) -> Sandbox {
+        Sandbox { caps: Arc::new(caps), ..self }
     }
 }
 

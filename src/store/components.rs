@@ -32,6 +32,15 @@ pub struct Pushed {
     pub existing: bool,
 }
 
+/// What became of an activation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Activated {
+    /// The version that is active now.
+    pub row: ComponentRow,
+    /// The version that was active before; the same where nothing was to do.
+    pub before: Option<u32>,
+}
+
 const COLUMNS: &str = "app, version, digest, descriptors, pushed_at, active";
 
 impl Store {
@@ -56,15 +65,22 @@ impl Store {
         self.database.write("pushing a component", move |tx| Box::pin(async move { push(tx, row, bytes).await })).await
     }
 
+    /// Makes a version that was pushed before the active one of `app`. When it returns, that this one is active and no other
+    /// is durable; what is active already writes nothing. `None` where the app has no such version, and then nothing has
+    /// changed. Runs under way name a digest and do not notice.
+    pub async fn activate_component(&self, app: &str, version: u32) -> Result<Option<Activated>, StoreError> {
+        let app = app.to_owned();
+        self.database
+            .write("activating a component", move |tx| Box::pin(async move { activate(tx, &app, version).await }))
+            .await
+    }
+
     /// One version of `app`, or the active one. Reads only.
     pub async fn component(&self, app: &str, version: Option<u32>) -> Result<Option<ComponentRow>, StoreError> {
         let mut tx = self.database.read("reading a component").await?;
         match version {
             None => active(&mut tx, app).await,
-            Some(version) => {
-                let sql = format!("SELECT {COLUMNS} FROM @components WHERE app = $1 AND version = $2");
-                one(tx.fetch_optional(&sql, args![app, i64::from(version)]).await?)
-            }
+            Some(version) => numbered(&mut tx, app, version).await,
         }
     }
 
@@ -110,6 +126,23 @@ fn one(row: Option<Row>) -> Result<Option<ComponentRow>, StoreError> {
 async fn active(tx: &mut Tx, app: &str) -> Result<Option<ComponentRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM @components WHERE app = $1 AND active = 1");
     one(tx.fetch_optional(&sql, args![app]).await?)
+}
+
+async fn numbered(tx: &mut Tx, app: &str, version: u32) -> Result<Option<ComponentRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM @components WHERE app = $1 AND version = $2");
+    one(tx.fetch_optional(&sql, args![app, i64::from(version)]).await?)
+}
+
+async fn activate(tx: &mut Tx, app: &str, version: u32) -> Result<Option<Activated>, StoreError> {
+    let Some(row) = numbered(tx, app, version).await? else { return Ok(None) };
+    let before = active(tx, app).await?.map(|active| active.version);
+    if !row.active {
+        // One after the other: at no moment are two versions active, which the schema refuses.
+        tx.execute("UPDATE @components SET active = 0 WHERE app = $1 AND active = 1", args![app]).await?;
+        let sql = "UPDATE @components SET active = 1 WHERE app = $1 AND version = $2";
+        tx.execute(sql, args![app, i64::from(version)]).await?;
+    }
+    Ok(Some(Activated { row: ComponentRow { active: true, ..row }, before }))
 }
 
 async fn push(tx: &mut Tx, row: ComponentRow, bytes: Vec<u8>) -> Result<Pushed, StoreError> {

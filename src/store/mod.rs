@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub use attempts::{AttemptRow, AttemptState, ReservedAttempt};
 pub use budgets::{BudgetView, ChargeRow};
 pub use claims::{Claim, ClaimRequest};
-pub use components::{ComponentRow, Pushed};
+pub use components::{Activated, ComponentRow, Pushed};
 pub use effects::EffectInDoubt;
 pub use error::StoreError;
 pub use events::EventRow;

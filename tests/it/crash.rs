@@ -41,6 +41,7 @@ fn tollgate(world: &World, crash_at: Option<&str>, arguments: &[&str]) -> Comman
         .arg(world.folder.path().join("tollgate.toml"))
         .args(arguments)
         .env_remove("TOLLGATE_CRASH_AT")
+        .env("TOLLGATE_CACHE", std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if let Some(point) = crash_at {

@@ -5,6 +5,7 @@ mod dry_run;
 mod durability;
 mod egress;
 mod examples;
+mod intake;
 mod languages;
 mod payloads;
 mod recovery;

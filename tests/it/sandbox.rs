@@ -712,8 +712,8 @@ async fn a_bad_upload_is_refused_with_what_was_found_and_what_was_expected() {
         ("nothing", Vec::new(), &["the file is empty"]),
         ("a text", b"#!/bin/sh\n".to_vec(), &["not WebAssembly"]),
         ("a core module", wat("(module)"), &["core WebAssembly module", "wasm32-wasip2"]),
-        ("half a component", whole[..whole.len() / 2].to_vec(), &["not valid"]),
-        ("its first bytes", whole[..8].to_vec(), &["does not export", exports, "it exports nothing"]),
+        ("half a component", whole[..whole.len() / 2].to_vec(), &["cut off"]),
+        ("its first bytes", whole[..8].to_vec(), &["is missing", exports, "exports nothing"]),
         ("another version of wasm", b"\0asm\x0e\0\x01\0".to_vec(), &["another version"]),
         (
             "two imports that nobody has, at once",
@@ -726,17 +726,17 @@ async fn a_bad_upload_is_refused_with_what_was_found_and_what_was_expected() {
             &["version 0.2.0", "this host has 0.1.0"],
         ),
         ("a newer WASI", wat("(component (import \"wasi:cli/run@0.3.0\" (instance)))"), &["this host has WASI 0.2"]),
-        ("a missing export", wat("(component)"), &["does not export", exports]),
+        ("a missing export", wat("(component)"), &["is missing", exports]),
         (
             "a mistyped export",
             wat(&format!("(component (instance $none) (export \"{exports}\" (instance $none)))")),
-            &["does not fit", "describe"],
+            &["`describe` is missing", "`run` is missing"],
         ),
         // What is imported and never called is no reason to refuse: only the export is missing here.
         (
             "a WASI interface that this host has nothing behind",
             wat("(component (import \"wasi:keyvalue/store@0.2.0\" (instance (export \"open\" (func)))))"),
-            &["does not export"],
+            &["is missing"],
         ),
     ];
     for (what, bytes, says) in cases {
