@@ -354,13 +354,21 @@ impl Writing {
                     return self.in_doubt(step, base, failure);
                 }
                 let begun = base.as_ref().is_some_and(|record| record.state != EffectState::Failed);
-                if class.is_marked() && begun || class == EffectClass::Idempotent && !retried && (charged || begun) {
+                // What is settled as failed may begin again, also past its window (R8): whether it was charged or not.
+                let may_have_begun = charged || begun || step.begun_at.is_some() || self.lets_out();
+                if class.is_marked() && begun || class == EffectClass::Idempotent && !retried && may_have_begun {
                     let effect = self.effect(step, base, EffectState::Failed);
                     self.commit.effect = Some(EffectRecord { failure: Some(failure.clone()), ..effect });
                 }
                 self.failed(step, failure)
             }
-            Verdict::Doubt(failure) => self.in_doubt(step, base, failure),
+            Verdict::Doubt(failure) => {
+                // The doubt is an earlier attempt's; this one let nothing out.
+                if class.calls_out() && !self.lets_out() {
+                    self.commit.refund = Some(give_back);
+                }
+                self.in_doubt(step, base, failure)
+            }
             Verdict::Park { dependency, nothing_left } => {
                 if nothing_left {
                     self.commit.refund = Some(give_back);
@@ -374,6 +382,11 @@ impl Writing {
                 self.parked(step, dependency, false, None)
             }
         }
+    }
+
+    /// Whether a byte of an effectful request of this attempt left.
+    fn lets_out(&self) -> bool {
+        self.record.requests.iter().any(RequestEvidence::is_effect)
     }
 
     fn effect(&self, step: &Reserved, base: Option<EffectRecord>, state: EffectState) -> EffectRecord {

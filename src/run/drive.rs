@@ -146,10 +146,10 @@ impl Host {
         let give_up_at = self.ambient.clock.elapsed().saturating_add(options.wait);
         let mut options = options;
         // What comes to its end while somebody else holds it is not reopened: nobody has seen that end yet.
-        let state = self.store.run(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?.state;
-        options.reopen &= !matches!(state, RunState::Active | RunState::Waiting);
+        let first = self.store.run(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?;
+        options.reopen &= !matches!(first.state, RunState::Active | RunState::Waiting);
         loop {
-            let turn = self.turn(run, &options).await?;
+            let turn = self.turn(run, &options, first.generation).await?;
             // Of a run that was just parked the store says what for.
             let (look_again_at, ended) = match turn {
                 Turn::Ended(Ended::Waiting { until, dependency, failure }) => {
@@ -202,10 +202,12 @@ impl Host {
         Ok(Ended::Waiting { until: dependency.as_ref().and_then(|dependency| dependency.due), dependency, failure })
     }
 
-    /// Reads the run, claims it if there is something to do now, and performs it from there.
-    async fn turn(&self, run: &str, options: &DriveOptions) -> Result<Turn, DriveError> {
+    /// Reads the run, claims it if there is something to do now, and performs it from there. It is reopened only as it was
+    /// first `seen`, at this generation.
+    async fn turn(&self, run: &str, options: &DriveOptions, seen: i64) -> Result<Turn, DriveError> {
         let snapshot = self.store.snapshot(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?;
-        if let Some(ended) = standing(&snapshot, options.reopen)? {
+        let reopen = options.reopen && snapshot.run.generation == seen;
+        if let Some(ended) = standing(&snapshot, reopen)? {
             return Ok(Turn::Ended(ended));
         }
         let definition = |source| DriveError::Definition { run: run.to_owned(), source };
@@ -236,14 +238,14 @@ impl Host {
                 lease: options.lease,
                 at: now,
                 reservation: reservation.clone(),
-                reopen: options.reopen,
+                reopen,
             })
             .await?;
         let (generation, reserved) = match claim {
             Claim::Claimed { generation, reserved, .. } => (generation, reserved),
             Claim::Held { holder, expires_at } => return Ok(Turn::Ended(Ended::Held { holder, expires_at })),
-            Claim::Changed => return Ok(Turn::Moved),
-            Claim::NotClaimable { state } => return Err(DriveError::Over { run: run.to_owned(), state }),
+            // Also where it ended between the look and the claim: how, the next look says.
+            Claim::Changed | Claim::NotClaimable { .. } => return Ok(Turn::Moved),
             Claim::Occupied(occupant) => return Err(DriveError::Occupied(Box::new(occupant))),
             Claim::NotFound => return Err(DriveError::NoSuchRun(run.to_owned())),
         };

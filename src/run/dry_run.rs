@@ -342,8 +342,10 @@ impl Unknown {
     /// Whether an expression, or a text with some, mentions one of them as a word. A word that only looks like one makes
     /// the answer `indeterminate`, never wrong.
     fn is_mentioned(&self, text: &str) -> bool {
-        let is_word = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
-        let names_one = text.split(|char: char| !is_word(char)).any(|word| self.names.contains(word));
+        let is_word = |char: char| char.is_alphanumeric() || char == '_';
+        // A dash joins the words of a key, and takes one variable from another.
+        let names_one = text.split(|char: char| !is_word(char)).any(|word| self.names.contains(word))
+            || text.split(|char: char| !is_word(char) && char != '-').any(|word| self.names.contains(word));
         // `steps[params.which]`, `steps | length`: which step is meant is known only when it is evaluated.
         let whole = !self.names.is_empty()
             && text.match_indices("steps").any(|(at, found)| {
@@ -369,7 +371,10 @@ mod tests {
         check(&unknown, "{{ steps.send.output }}", true);
         check(&unknown, "{{ steps[params.which].output }}", true);
         check(&unknown, "{{ steps | length }}", true);
+        check(&unknown, "{{ 10-sent.n }}", true);
+        check(&unknown, "{{ 10-steps[params.which].output.n }}", true);
         check(&unknown, "{{ steps.triage.output }}", false);
+        check(&unknown, "{{ steps.re-send.output }}", true);
         check(&unknown, "{{ overdue | length }} missteps", false);
         check(&Unknown::default(), "{{ steps | length }}", false);
     }

@@ -135,14 +135,16 @@ pub(super) async fn put(tx: &mut Tx, run: &str, generation: i64, record: &Effect
     Ok(())
 }
 
-/// Effects that may be under way without a record get one, so that they are in the inbox.
+/// Effects that may be under way without a record of it get one, so that they are in the inbox.
 pub(super) async fn leave_unmarked_in_doubt(
     tx: &mut Tx,
     run: &str,
     unmarked: Vec<EffectRecord>,
 ) -> Result<(), JournalError> {
     for effect in unmarked {
-        if find(tx, run, &effect.key).await?.is_none() {
+        // One that failed may have begun again, unmarked.
+        let before = find(tx, run, &effect.key).await?;
+        if before.is_none_or(|before| before.state == EffectState::Failed) {
             let effect = EffectRecord { state: EffectState::Ambiguous, failure: Some(abandoned()), ..effect };
             put(tx, run, effect.generation, &effect).await?;
         }
