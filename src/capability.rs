@@ -38,6 +38,17 @@ impl Phase {
     }
 }
 
+impl std::str::FromStr for Phase {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Phase, String> {
+        let found = Phase::ALL.into_iter().find(|phase| phase.as_str() == text);
+        found.ok_or_else(|| {
+            format!("`{text}` is not a phase; the phases are describe, authorize, plan, run and reconcile")
+        })
+    }
+}
+
 impl fmt::Display for Phase {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())

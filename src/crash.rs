@@ -47,4 +47,6 @@ pub fn point(name: &'static str) {
     let signal = if stop { rustix::process::Signal::STOP } else { rustix::process::Signal::KILL };
     let delivered = rustix::process::kill_process(rustix::process::getpid(), signal);
     debug_assert!(delivered.is_ok(), "a process may signal itself");
+    // The signal reaches the process and not this thread, which would otherwise get on a little further.
+    std::thread::sleep(std::time::Duration::from_millis(200));
 }

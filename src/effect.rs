@@ -225,11 +225,13 @@ pub enum Belief {
 
 /// R8's rule of belief: before `deadline` plus `visible_within` an effect can still appear at the other end, so only
 /// *succeeded* is believed.
-pub fn believe(answer: Answer, now: Timestamp, deadline: Timestamp, visible_within: Duration) -> Belief {
+///
+/// `asked_at` is when the question was asked, not when its answer came: what appeared in between was not seen.
+pub fn believe(answer: Answer, asked_at: Timestamp, deadline: Timestamp, visible_within: Duration) -> Belief {
     let settled_by = deadline.plus(visible_within);
     match answer {
         Answer::Succeeded => Belief::Settle(EffectState::Succeeded),
-        Answer::Failed | Answer::Unknown if now < settled_by => Belief::AskAgain(settled_by),
+        Answer::Failed | Answer::Unknown if asked_at < settled_by => Belief::AskAgain(settled_by),
         Answer::Failed => Belief::Settle(EffectState::Failed),
         Answer::Unknown => Belief::Settle(EffectState::Ambiguous),
     }

@@ -105,6 +105,7 @@ CREATE TABLE @attempts (
     reason           TEXT,
     record           TEXT,
     may_have_begun   INTEGER NOT NULL CHECK (may_have_begun IN (0, 1)),
+    lost             INTEGER NOT NULL CHECK (lost IN (0, 1)),
     started_at       INTEGER NOT NULL,
     finished_at      INTEGER,
     PRIMARY KEY (run_id, unit, number),

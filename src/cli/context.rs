@@ -1,5 +1,6 @@
 //! What every command takes: where the store is, what the policy is, how to print.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl Common {
     /// The store, for commands that have nothing to do in an empty one: looking creates nothing.
     pub async fn existing_store(&self) -> Result<Store, CliError> {
         if self.has_store() {
-            return self.store().await;
+            return Ok(Store::open_existing(&self.store, StoreOptions::default()).await?);
         }
         let message = format!("there is no store at {}", self.store);
         Err(CliError::refused("NO_STORE", message)
@@ -132,10 +133,20 @@ pub fn read_text(path: &Path) -> Result<String, CliError> {
     })
 }
 
+/// The largest file that is read: more than any component, policy or list of parameters has.
+const FILE_BYTES_MAX: u64 = 128 << 20;
+
 /// A file's bytes.
 pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path)
-        .map_err(|error| CliError::refused("FILE_UNREADABLE", format!("cannot read {}: {error}", path.display())))
+    let refused = |why: String| CliError::refused("FILE_UNREADABLE", format!("cannot read {}: {why}", path.display()));
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| refused(error.to_string()))?;
+    match bytes.len() as u64 > FILE_BYTES_MAX {
+        true => Err(refused(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20))),
+        false => Ok(bytes),
+    }
 }
 
 /// `30s`, `10m`; `0` too.

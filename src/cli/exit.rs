@@ -236,10 +236,18 @@ impl From<StartError> for CliError {
         match error {
             StartError::Workflow(report) => (*report).into(),
             StartError::Params { .. } => CliError::refused("PARAMS_INVALID", error.to_string()),
+            StartError::Name(_) => CliError::refused("NAME_INVALID", error.to_string()),
             StartError::Publish(PublishError::StartKeyReused { .. }) => {
                 CliError::refused("START_KEY_REUSED", error.to_string())
             }
-            StartError::Publish(PublishError::Occupied(_)) => CliError::refused("SCOPE_OCCUPIED", error.to_string()),
+            StartError::Publish(PublishError::Occupied(ref occupant)) => {
+                let run = &occupant.run;
+                CliError::refused("SCOPE_OCCUPIED", error.to_string()).help(format!(
+                    "go on with that one:  the same command with --attach, or tollgate runs resume {run}\n\
+                     give it up:           tollgate runs abandon {run} --because …\n\
+                     start one beside it:  the same command with --force"
+                ))
+            }
             StartError::Publish(PublishError::Store(error)) | StartError::Store(error) => error.into(),
         }
     }

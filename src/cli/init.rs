@@ -27,12 +27,13 @@ pub async fn init(common: &Common) -> Result<Answer, CliError> {
 
     let next: Vec<String> = ["policy check", "component push APP FILE.wasm", "workflow check workflows/hello.yaml"]
         .into_iter()
-        .chain(["run workflows/hello.yaml --param name=Ada"])
+        .chain(["run workflows/hello.yaml --param name=world"])
         .map(|rest| common.command(rest))
         .collect();
     let mut text: String = created.iter().map(|name| format!("created {name}\n")).collect();
     text.extend(kept.iter().map(|name| format!("kept    {name}, which was there\n")));
     text.push_str(&section("next", &next.join("\n")));
+    text.push_str("\nThe workflow runs once a component with the action hello/greet is pushed, or one of your own stands in it.\n");
     Ok(Answer::done(text, json!({ "created": created, "kept": kept, "next": next })))
 }
 

@@ -10,6 +10,7 @@ mod component;
 mod context;
 mod dry_run;
 mod exit;
+mod explain;
 mod init;
 mod json;
 mod outcome;
@@ -74,7 +75,7 @@ enum Command {
     /// Look at budgets
     #[command(subcommand)]
     Budget(budget::Budget),
-    /// Check the policy
+    /// Check the policy, and ask it
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
 }
@@ -111,7 +112,7 @@ async fn perform(common: &Common, command: Command) -> Result<Answer, CliError> 
         Command::DryRun(command) => dry_run::dry_run(common, command).await,
         Command::Runs(command) => runs::perform(common, command).await,
         Command::Budget(command) => budget::perform(common, command).await,
-        Command::Policy(command) => policy::perform(common, command),
+        Command::Policy(command) => policy::perform(common, command).await,
     }
 }
 
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn a_resolve_has_one_verdict_and_a_reason() {
         parses("tollgate runs resolve 3f --succeeded --output {} --because seen");
-        parses("tollgate runs resolve 3f --failed --because seen --as ada --step notify");
+        parses("tollgate runs resolve 3f --failed --because seen --as operator --step notify");
         parses("tollgate runs resolve 3f --retry-with-new-key --because seen");
         parses("tollgate runs resolve 3f --reconcile");
         refuses("tollgate runs resolve 3f --because seen", "--succeeded|--failed|--reconcile|--retry-with-new-key");

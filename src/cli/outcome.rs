@@ -82,7 +82,7 @@ pub async fn answer(
         Ended::Failed { failure } => {
             outcome.step = in_state(&snapshot, &[StepState::Failed]).map(|step| step.key.clone());
             let at = outcome.step.as_ref().map_or_else(String::new, |step| format!(" at step {step}"));
-            let text = format!("run {run} failed{at}\n{}: {}", failure.code, failure.message);
+            let text = format!("run {run} failed{at}\n{}", said(&failure));
             outcome.failure = Some(failure);
             outcome.next = vec![show, resume];
             (Exit::Failed, text)
@@ -92,7 +92,7 @@ pub async fn answer(
             outcome.until = doubtful_until(store, run, &step).await?;
             outcome.next = vec![show, resume];
             outcome.next.extend(verdicts(common, run, &step, outcome.until));
-            let why = failure.as_ref().map_or_else(String::new, |why| format!("\n{}: {}", why.code, why.message));
+            let why = failure.as_ref().map_or_else(String::new, |why| format!("\n{}", said(why)));
             let text = format!("run {run} needs attention at step {step}{why}");
             (outcome.step, outcome.failure) = (Some(step), failure);
             (Exit::Attention, text)
@@ -160,6 +160,11 @@ impl Outcome {
     }
 }
 
+/// A failure in words. A guest wrote some of them: its further lines are set in, so that none looks like one of ours.
+fn said(failure: &Failure) -> String {
+    format!("{}: {}", failure.code, failure.message.replace('\n', "\n    "))
+}
+
 fn in_state<'a>(snapshot: &'a Snapshot, states: &[StepState]) -> Option<&'a StepRow> {
     snapshot.steps.iter().find(|step| states.contains(&step.state))
 }
@@ -181,7 +186,7 @@ fn waiting(
         true => "\nthen its action is asked again what became of its effect",
         false => "",
     };
-    let after = failure.map_or_else(String::new, |failure| format!("\nafter {}: {}", failure.code, failure.message));
+    let after = failure.map_or_else(String::new, |failure| format!("\nafter {}", said(failure)));
     format!("waits{at}{for_what}{to_ask}{after}")
 }
 
@@ -234,6 +239,10 @@ pub fn is_in_doubt(state: EffectState) -> bool {
 
 /// The commands with which a person settles a step.
 pub fn verdicts(common: &Common, run: &str, step: &str, until: Option<Timestamp>) -> Vec<Next> {
+    // Settled already, and blocked because another run came to occupy its scope: there is only going on.
+    if step.is_empty() {
+        return vec![Next { command: common.command(&format!("runs resume {run}")), refused_until: None }];
+    }
     let resolve = |verdict: &str, refused_until: Option<Timestamp>| {
         let step = quoted(step);
         Next { command: common.command(&format!("runs resolve {run} --step {step} {verdict}")), refused_until }

@@ -1,4 +1,4 @@
-//! `policy check`.
+//! `policy check|explain`.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -17,11 +17,19 @@ use super::text::{count, section, table};
 pub enum PolicyCommand {
     /// Say everything that is wrong with the policy; else what it grants, and which secrets are missing
     Check,
+    /// Say which rule decides a request of an action, or which lines would grant it
+    Explain(super::explain::Explain),
 }
 
 /// Does it.
-pub fn perform(common: &Common, command: PolicyCommand) -> Result<Answer, CliError> {
-    let PolicyCommand::Check = command;
+pub async fn perform(common: &Common, command: PolicyCommand) -> Result<Answer, CliError> {
+    match command {
+        PolicyCommand::Check => check(common),
+        PolicyCommand::Explain(command) => super::explain::explain(common, command).await,
+    }
+}
+
+fn check(common: &Common) -> Result<Answer, CliError> {
     let path = common.policy_path();
     let text = match common.policy.is_none() && !path.exists() {
         true => {

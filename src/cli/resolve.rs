@@ -1,5 +1,6 @@
 //! `runs resolve` and `runs abandon`: a person's word.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
@@ -37,7 +38,7 @@ pub struct Resolve {
     #[arg(long)]
     retry_with_new_key: bool,
     /// Why, for the record
-    #[arg(long, value_name = "TEXT", required_unless_present = "reconcile")]
+    #[arg(long, value_name = "TEXT", required_unless_present = "reconcile", value_parser = NonEmptyStringValueParser::new())]
     because: Option<String>,
     /// Who says so [default: the user of the operating system]
     #[arg(long = "as", value_name = "ACTOR")]
@@ -111,7 +112,7 @@ pub struct Abandon {
     /// The run: its id, or the beginning of it
     run: String,
     /// Why, for the record
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     because: String,
     /// Who says so [default: the user of the operating system]
     #[arg(long = "as", value_name = "ACTOR")]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use tollgate::host::Host;
-use tollgate::run::DriveOptions;
+use tollgate::run::{DriveOptions, StartError, StartRun, Started};
+use tollgate::store::PublishError;
 
 use super::answer::Answer;
 use super::context::{Common, duration, lease};
@@ -24,6 +25,15 @@ pub struct Run {
     /// Start it once under this key: the same key again goes on with the same run
     #[arg(long)]
     key: Option<String>,
+    /// Where at most one run of the workflow may be under way: a customer, a checkout
+    #[arg(long)]
+    scope: Option<String>,
+    /// Where another run is under way in the scope, go on with that one instead of refusing
+    #[arg(long, requires = "scope")]
+    attach: bool,
+    /// Start it although another run is under way in the scope
+    #[arg(long, requires = "scope", conflicts_with = "attach")]
+    force: bool,
     #[command(flatten)]
     driving: Driving,
 }
@@ -63,14 +73,35 @@ impl Driving {
 
 /// Starts a run and performs it.
 pub async fn run(common: &Common, command: Run) -> Result<Answer, CliError> {
-    let start = command.start.read()?;
+    let Run { start, key, scope, attach, force, driving } = command;
+    let start = StartRun { key, scope, force, ..start.read()? };
+    let (workflow, scope) = (start.workflow.workflow_ref.clone(), start.scope.clone());
     let policy = common.policy()?;
     let host = common.host(common.store().await?, policy)?;
-    let started = host.start(tollgate::run::StartRun { key: command.key, ..start }).await?;
+    let (run, existing, how) = match host.start(start).await {
+        Ok(Started { run, existing: false }) => (run, false, ""),
+        Ok(Started { run, existing: true }) => (run, true, ", started before under this key"),
+        Err(StartError::Publish(PublishError::Occupied(occupant))) if attach => {
+            (occupant.run, true, ", under way in this scope already")
+        }
+        Err(error) => return Err(error.into()),
+    };
     // First, so that whoever started it can go on with it if this process dies.
-    let existing = if started.existing { ", started before under this key" } else { "" };
-    eprint(&format!("run {}{existing}\n", started.run));
-    command.driving.drive(common, host, &started.run, false, started.existing).await
+    eprint(&format!("run {run}{how}\n"));
+    warn_of_others(&host, &workflow, scope.as_deref(), &run).await?;
+    driving.drive(common, host, &run, false, existing).await
+}
+
+/// Says which other runs of the workflow are under way outside the scope: what they do may be what this one is about to do.
+async fn warn_of_others(host: &Host, workflow: &str, scope: Option<&str>, run: &str) -> Result<(), CliError> {
+    let Some(scope) = scope else { return Ok(()) };
+    let active = host.store.find_active(&[workflow.to_owned()], Some(scope)).await?;
+    for other in active.elsewhere.iter().filter(|other| other.id != run) {
+        let place =
+            other.scope.as_ref().map_or_else(|| "without a scope".to_owned(), |scope| format!("in scope {scope}"));
+        eprint(&format!("note: run {} of {workflow} is {} {place}\n", other.id, other.state));
+    }
+    Ok(())
 }
 
 /// Who holds a run's lease: machine, process, and a few random characters, because containers share names and numbers.

@@ -256,6 +256,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Closing a TLS connection flushes what it still holds back.
+        if self.wrote
+            && let Err(refusal) = self.guard.may_write()
+        {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal)));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -10,11 +10,11 @@
 
 pub mod address;
 mod client;
+mod decide;
 mod evidence;
 pub mod pattern;
 mod redact;
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,18 +29,17 @@ use tokio::task::JoinHandle;
 use url::Url;
 
 use self::client::{ClientError, Guard, Timeouts};
+pub use self::decide::{Refused, decide};
 pub use self::evidence::LimitHit;
 use self::evidence::{Evidence, Stage};
 use self::redact::Redactor;
 use crate::budget::{Allowance, ChargeItem, Exceeded};
-use crate::capability::{Capability, Phase, allows};
+use crate::capability::Phase;
 use crate::clock::Ambient;
 use crate::component::HttpNeed;
 use crate::effect::EffectClass;
 use crate::journal::{Denial, JournalError, RequestEvidence};
-use crate::policy::{
-    Auth, Grant, HttpRule, Overdraw as OverdrawRule, Secrets, missing_addresses, missing_idempotency, missing_rule,
-};
+use crate::policy::{Auth, Grant, HttpRule, Overdraw as OverdrawRule, Secrets, missing_addresses};
 use crate::worker::lease::Lease;
 
 /// The header that carries the effect key where the rule names none.
@@ -243,59 +242,29 @@ impl Egress {
         };
         let phase = self.shared.evidence().phase;
         let (app, action) = (&config.grant.app, &config.grant.action);
-        let may = |capability| allows(config.class, phase, capability);
-        if !may(Capability::SafeRequest) {
-            let reason =
-                format!("the {phase} of {} {} action may make no request", article(config.class), config.class);
-            return refuse(reason, String::new());
-        }
-        let Some(rule) = config.grant.rule_for(&outgoing.method, &url) else {
-            let address = match url.host() {
-                Some(url::Host::Ipv4(address)) => Some(IpAddr::V4(address)),
-                Some(url::Host::Ipv6(address)) => Some(IpAddr::V6(address)),
-                _ => None,
-            };
-            let address = address.filter(|address| address::refused(*address, &[]).is_some());
-            let safe = !may(Capability::EffectfulRequest);
-            let mut remedy = missing_rule(app, action, &outgoing.method, &url, safe, address);
-            if !safe && config.class == EffectClass::Idempotent && !remedy.starts_with('#') {
-                remedy = format!("{remedy}\n{}", missing_idempotency());
-            }
-            return refuse(format!("no rule of the policy grants it to {app}/{action}"), remedy);
-        };
+        // First what the policy cannot mend.
         if !config.needs.iter().any(|need| need.covers(&outgoing.method, &url)) {
             let reason =
                 format!("{app}/{action} does not ask for it: its descriptor lists no such request under `http`");
             return refuse(reason, String::new());
         }
-        if !rule.safe && !may(Capability::EffectfulRequest) {
-            let reason = format!(
-                "the rule at line {} of {} does not call it safe, and {phase} may make safe requests only",
-                rule.line,
-                config.secrets.policy_name()
-            );
-            return refuse(reason, "if it changes nothing at the other end: safe = true".to_owned());
-        }
-        if !rule.safe && config.class == EffectClass::Idempotent && rule.idempotency.is_none() {
-            let reason = format!(
-                "an idempotent action may make an effectful request only where the operator vouches that the endpoint \
-                 honours the key, and the rule at line {} of {} does not",
-                rule.line,
-                config.secrets.policy_name()
-            );
-            return refuse(reason, missing_idempotency().to_owned());
-        }
+
+        let policy_name = config.secrets.policy_name();
+        let rule = match decide(policy_name, &config.grant, config.class, phase, &outgoing.method, &url) {
+            Ok(rule) => rule,
+            Err(Refused { reason, remedy, .. }) => return refuse(reason, remedy),
+        };
 
         let mut headers = outgoing.headers.clone();
         headers.remove(header::HOST);
-        let key = match self.write_key(rule, &mut headers) {
+        let key = match self.write_key(&rule, &mut headers) {
             Ok(key) => key,
             Err(reason) => return refuse(reason, String::new()),
         };
-        let redactor = match self.write_credentials(rule, &mut headers) {
-            Ok(redactor) => redactor,
-            Err(reason) => return refuse(reason, String::new()),
-        };
+        if let Err(reason) = self.write_credentials(&rule, &mut headers) {
+            return refuse(reason, String::new());
+        }
+        let redactor = self.redactor();
         if let Some(request) = self.shared.evidence().request(number) {
             request.safe = rule.safe;
             request.key.clone_from(&key);
@@ -422,31 +391,42 @@ impl Egress {
         Ok(Some(key))
     }
 
-    /// Writes the rule's credentials over whatever the guest set, and says what to redact.
-    fn write_credentials(&self, rule: &HttpRule, headers: &mut http::HeaderMap) -> Result<Redactor, String> {
-        let load = |name: &str| self.shared.config.secrets.load(name).map_err(|error| error.to_string());
-        let (header, value, shown) = match &rule.auth {
-            None => return Ok(Redactor::default()),
-            Some(Auth::Bearer { secret }) => {
-                let token = load(secret)?;
-                (header::AUTHORIZATION, format!("Bearer {}", token.expose()), vec![token.expose().to_owned()])
-            }
-            Some(Auth::Basic { user, password }) => {
-                let password = load(password)?;
-                let pair = format!("{user}:{}", password.expose());
-                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-                (header::AUTHORIZATION, format!("Basic {encoded}"), vec![password.expose().to_owned(), encoded])
-            }
-            Some(Auth::Header { name, value }) => {
-                let value = load(value)?;
-                (name.clone(), value.expose().to_owned(), vec![value.expose().to_owned()])
-            }
-        };
+    /// Writes the rule's credentials over whatever the guest set.
+    fn write_credentials(&self, rule: &HttpRule, headers: &mut HeaderMap) -> Result<(), String> {
+        let Some(auth) = &rule.auth else { return Ok(()) };
+        let Credential { header, value, .. } = self.credential(auth)?;
         let mut value = HeaderValue::from_str(&value)
             .map_err(|_| format!("the secret for its header `{header}` holds characters that a header cannot"))?;
         value.set_sensitive(true);
         headers.insert(header, value);
-        Ok(Redactor::new(shown))
+        Ok(())
+    }
+
+    /// Redacts the secrets of every rule that the action has, whichever rule a request goes by: one endpoint can show what
+    /// another was sent. A secret that cannot be loaded has not been sent either.
+    fn redactor(&self) -> Redactor {
+        let auths = self.shared.config.grant.http.iter().filter_map(|rule| rule.auth.as_ref());
+        Redactor::new(auths.filter_map(|auth| self.credential(auth).ok()).flat_map(|credential| credential.shown))
+    }
+
+    fn credential(&self, auth: &Auth) -> Result<Credential, String> {
+        let load = |name: &str| self.shared.config.secrets.load(name).map_err(|error| error.to_string());
+        Ok(match auth {
+            Auth::Bearer { secret } => {
+                let token = load(secret)?.expose().to_owned();
+                Credential { header: header::AUTHORIZATION, value: format!("Bearer {token}"), shown: vec![token] }
+            }
+            Auth::Basic { user, password } => {
+                let password = load(password)?.expose().to_owned();
+                let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+                let value = format!("Basic {encoded}");
+                Credential { header: header::AUTHORIZATION, value, shown: vec![password, encoded] }
+            }
+            Auth::Header { name, value } => {
+                let value = load(value)?.expose().to_owned();
+                Credential { header: name.clone(), value: value.clone(), shown: vec![value] }
+            }
+        })
     }
 }
 
@@ -662,6 +642,13 @@ impl Drop for UnderWay {
     }
 }
 
+/// A header that the host writes, and the texts in which its secret could be shown. Never printed.
+struct Credential {
+    header: HeaderName,
+    value: String,
+    shown: Vec<String>,
+}
+
 /// R7: past the deadline, or without a live lease, no byte of an effectful request leaves.
 struct RequestGuard {
     shared: Arc<Shared>,
@@ -726,13 +713,6 @@ fn redact_headers(headers: &mut HeaderMap, redactor: &Redactor) {
 fn is_label(label: &str) -> bool {
     (1..=64).contains(&label.len())
         && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-fn article(class: EffectClass) -> &'static str {
-    match class {
-        EffectClass::Idempotent | EffectClass::Ambiguous => "an",
-        EffectClass::Pure | EffectClass::Transactional => "a",
-    }
 }
 
 fn origin_form(url: &Url) -> String {

@@ -9,6 +9,7 @@ use super::Gate;
 use super::charge::Cleared;
 use super::recall::Work;
 use crate::budget::{Allowance, ChargeItem, Exceeded};
+use crate::capability::Phase;
 use crate::clock::Ambient;
 use crate::effect::EffectClass;
 use crate::egress::Overdraw;
@@ -34,7 +35,7 @@ pub(super) async fn act(gate: &Gate, cleared: Cleared) -> Acted {
         // What `authorize` left in the instance's memory must not reach a result that is repeatable.
         work.instance = None;
     }
-    let ended = match work.take_instance().await {
+    let ended = match work.take_instance(Phase::Run).await {
         Ok(instance) => instance.run().await,
         Err(fault) => Err(fault),
     };

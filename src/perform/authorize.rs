@@ -5,6 +5,7 @@ use serde_json::json;
 use super::recall::{Fresh, Work};
 use super::settle;
 use super::{CheckedCall, Gate, Halt, Reserved};
+use crate::capability::Phase;
 use crate::journal::{Failure, codes};
 
 /// A step that may be performed. Made here alone.
@@ -20,7 +21,7 @@ pub(super) async fn authorize(gate: &Gate, fresh: Fresh) -> Result<Authorized, H
     if !work.step.descriptor.hooks.authorize {
         return Ok(Authorized { work });
     }
-    let asked = match work.take_instance().await {
+    let asked = match work.take_instance(Phase::Authorize).await {
         Ok(instance) => instance.authorize().await,
         Err(fault) => Err(fault),
     };

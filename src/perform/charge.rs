@@ -31,11 +31,14 @@ pub(super) struct Cleared {
 pub(super) async fn charge_and_mark(gate: &Gate, priced: Priced) -> Result<Cleared, Halt> {
     let Priced { work, price } = priced;
     let class = work.step.class();
-    // The holder counts from before its request.
-    let (now, elapsed) = (gate.ambient.clock.now(), gate.ambient.clock.elapsed());
-    let wall = work.step.grant(gate).limits.wall;
-    let deadline = elapsed.saturating_add(wall);
-    let mark = class.is_marked().then(|| mark(gate, &work, now, wall));
+    // The holder counts from before its request, so its own deadline is never later than the recorded one.
+    let elapsed = gate.ambient.clock.elapsed();
+    let now = gate.ambient.clock.now();
+    let grant = work.step.grant(gate);
+    let wall = grant.limits.wall;
+    let deadline = elapsed.saturating_add(wall.min(key_is_remembered_for(&work, grant.window(), now)));
+    // An idempotent effect in doubt is marked too: what it begins now must not be settled before it can have ended.
+    let mark = (class.is_marked() || is_in_doubt(work.record.as_ref())).then(|| mark(gate, &work, now, wall));
     let charge = match class {
         EffectClass::Pure | EffectClass::Transactional => None,
         EffectClass::Idempotent | EffectClass::Ambiguous => charge(&work, &price),
@@ -58,7 +61,7 @@ pub(super) async fn charge_and_mark(gate: &Gate, priced: Priced) -> Result<Clear
     commit.effect.clone_from(&mark);
     match gate.journal.commit(commit).await? {
         Committed::Done => {
-            crate::crash::point(if mark.is_some() { "marked" } else { "charged" });
+            crate::crash::point(if class.is_marked() { "marked" } else { "charged" });
             Ok(Cleared { work, price, charged, mark, deadline })
         }
         Committed::Exceeded(exceeded) => Err(settle::stop(gate, work, over_budget(&exceeded)).await),
@@ -67,6 +70,21 @@ pub(super) async fn charge_and_mark(gate: &Gate, priced: Priced) -> Result<Clear
             what: "a commit without reads met a conflict".to_owned(),
         })),
     }
+}
+
+/// R15: for how long the provider remembers the key of an idempotent step: past that, nothing leaves under it. Without a
+/// window, for ever.
+fn key_is_remembered_for(work: &Work, window: Option<Duration>, now: Timestamp) -> Duration {
+    let Some(window) = window.filter(|_| work.step.class() == EffectClass::Idempotent) else { return Duration::MAX };
+    match work.begun_at() {
+        Some(begun_at) => window.saturating_sub(now.since(begun_at)),
+        None => window,
+    }
+}
+
+/// Whether a record leaves open what became of its effect.
+pub(super) fn is_in_doubt(record: Option<&EffectRecord>) -> bool {
+    record.is_some_and(|record| matches!(record.state, EffectState::Executing | EffectState::Ambiguous))
 }
 
 /// The charge for `price`; `None` where nothing is consumed.
@@ -96,7 +114,8 @@ fn mark(gate: &Gate, work: &Work, now: Timestamp, wall: Duration) -> EffectRecor
         component: step.component.clone(),
         generation: step.fence.generation,
         dispatch: step.dispatch.clone(),
-        marked_at: now,
+        // R15 counts from the first beginning.
+        marked_at: if step.class().is_marked() { now } else { work.begun_at().unwrap_or(now) },
         deadline: now.plus(wall),
         visible_within_ms: u64::try_from(step.grant(gate).visible_within().as_millis()).unwrap_or(u64::MAX),
         output: None,

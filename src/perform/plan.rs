@@ -5,6 +5,7 @@ use super::recall::Work;
 use super::settle;
 use super::{Gate, Halt};
 use crate::budget::{self, ChargeItem};
+use crate::capability::Phase;
 use crate::effect::EffectClass;
 use crate::journal::{Failure, codes};
 
@@ -21,7 +22,7 @@ pub(super) async fn plan(gate: &Gate, authorized: Authorized) -> Result<Priced, 
     if !planned {
         return Ok(Priced { work, price: Vec::new() });
     }
-    let asked = match work.take_instance().await {
+    let asked = match work.take_instance(Phase::Plan).await {
         Ok(instance) => instance.plan().await,
         Err(fault) => Err(fault),
     };

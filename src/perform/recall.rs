@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::reconcile::InDoubt;
 use super::settle::{self, How, Settled};
 use super::{Gate, Halt, Reserved};
+use crate::capability::Phase;
+use crate::clock::Timestamp;
 use crate::effect::{EffectState, Known, Recovery, recovery};
 use crate::egress::Egress;
 use crate::journal::{EffectRecord, Failure, codes};
@@ -40,11 +42,16 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The live instance, or a fresh one.
-    pub async fn take_instance(&mut self) -> Result<Instance, crate::sandbox::Fault> {
+    /// When an effect of the step may have begun first under its present key; `None` where none may have.
+    pub fn begun_at(&self) -> Option<Timestamp> {
+        begun_at(&self.step, self.record.as_ref())
+    }
+
+    /// The live instance, or a fresh one for the export of `phase`.
+    pub async fn take_instance(&mut self, phase: Phase) -> Result<Instance, crate::sandbox::Fault> {
         match self.instance.take() {
             Some(instance) => Ok(instance),
-            None => self.attempt.instantiate(&self.component).await,
+            None => self.attempt.instantiate(&self.component, phase).await,
         }
     }
 
@@ -52,7 +59,7 @@ impl Work {
     pub async fn again(self, gate: &Gate) -> Fresh {
         let Work { step, component, record, conflicts, instance, attempt, egress } = self;
         // Before the next attempt waits for a place: this one has one, and whoever holds one must not wait for another.
-        let _held = (instance, attempt, egress); // XXX
+        drop((instance, attempt, egress));
         let (setup, egress) = step.setup(gate, step.effect_key());
         let attempt = Attempt::new(&gate.sandbox, setup).await;
         let work = Work { step, component, attempt, egress, instance: None, record, conflicts: conflicts + 1 };
@@ -69,7 +76,7 @@ pub(super) async fn recall(gate: &Gate, step: Reserved) -> Result<Recalled, Halt
     };
     let window = step.grant(gate).window();
     let now = gate.ambient.clock.now();
-    let begun_at = record.as_ref().map(|record| record.marked_at).into_iter().chain(step.begun_at).min();
+    let begun_at = begun_at(&step, record.as_ref());
     let known = Known {
         state: record.as_ref().map(|record| record.state),
         same_input: record.as_ref().is_some_and(|record| record.input_hash == step.input_hash),
@@ -112,6 +119,11 @@ pub(super) async fn recall(gate: &Gate, step: Reserved) -> Result<Recalled, Halt
             Ok(Recalled::Settled(settle::blocked(gate, &step, Some(record), failure, How::Restored).await?))
         }
     }
+}
+
+fn begun_at(step: &Reserved, record: Option<&EffectRecord>) -> Option<Timestamp> {
+    let recorded = record.filter(|record| record.state != EffectState::Failed).map(|record| record.marked_at);
+    recorded.into_iter().chain(step.begun_at).min()
 }
 
 fn seconds(duration: Duration) -> Duration {

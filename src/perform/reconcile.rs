@@ -21,6 +21,8 @@ pub(super) struct InDoubt {
 
 pub(super) async fn reconcile(gate: &Gate, doubt: InDoubt) -> Result<Box<Settled>, Halt> {
     let InDoubt { step, record } = doubt;
+    // An answer is worth what could be seen when the question was asked, however late it comes.
+    let asked_at = gate.ambient.clock.now();
     let (answer, evidence) = ask(gate, &step, &record).await;
     let now = gate.ambient.clock.now();
     let mut writing = Writing::of(gate, &step, evidence, now);
@@ -44,7 +46,7 @@ pub(super) async fn reconcile(gate: &Gate, doubt: InDoubt) -> Result<Box<Settled
         Err(fault) => return could_not_ask(gate, &step, record, writing, fault.to_string()).await,
     };
     let visible_within = std::time::Duration::from_millis(record.visible_within_ms);
-    let state = match believe(answered, now, record.deadline, visible_within) {
+    let state = match believe(answered, asked_at, record.deadline, visible_within) {
         Belief::AskAgain(at) => {
             // Nothing is settled: the same attempt asks again, and uses up no retry.
             let waiting = writing.parked(&step, Dependency::timer(at), true, None);
@@ -83,7 +85,7 @@ async fn ask(gate: &Gate, step: &Reserved, record: &EffectRecord) -> (Result<Rec
     let step = Reserved { lease: Arc::new(Lease::unlimited()), ..step.clone() };
     let (setup, _egress) = step.setup(gate, record.key.clone());
     let attempt = Attempt::new(&gate.sandbox, setup).await;
-    let answer = match attempt.instantiate(&component).await {
+    let answer = match attempt.instantiate(&component, Phase::Reconcile).await {
         Ok(instance) => instance.reconcile().await,
         Err(fault) => Err(fault),
     };

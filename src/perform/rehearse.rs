@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Gate, Reserved, accept_output, authorize, plan};
 use crate::budget::ChargeItem;
+use crate::capability::Phase;
 use crate::effect::EffectClass;
 use crate::journal::{Failure, codes};
 use crate::sandbox::{Attempt, Component, Fault, Instance, Outcome, PlanIssue};
@@ -48,7 +49,7 @@ async fn ask(gate: &Gate, step: &Reserved) -> Result<Rehearsed, Fault> {
     let attempt = Attempt::new(&gate.sandbox, setup).await;
     let mut instance = None;
     if step.descriptor.hooks.authorize {
-        let (returned, allowed) = attempt.instantiate(&component).await?.authorize().await?;
+        let (returned, allowed) = attempt.instantiate(&component, Phase::Authorize).await?.authorize().await?;
         if let Err(reason) = allowed {
             return Ok(refused(authorize::BY_THE_ACTION, &reason));
         }
@@ -64,7 +65,7 @@ async fn ask(gate: &Gate, step: &Reserved) -> Result<Rehearsed, Fault> {
     }
     let instance: Instance = match instance {
         Some(instance) => instance,
-        None => attempt.instantiate(&component).await?,
+        None => attempt.instantiate(&component, Phase::Plan).await?,
     };
     let (_instance, planned) = instance.plan().await?;
     let planned = match planned {
@@ -88,7 +89,7 @@ async fn ask(gate: &Gate, step: &Reserved) -> Result<Rehearsed, Fault> {
 }
 
 async fn run_pure(gate: &Gate, step: &Reserved, attempt: &Attempt, component: &Component) -> Result<Rehearsed, Fault> {
-    let outcome = attempt.instantiate(component).await?.run().await?;
+    let outcome = attempt.instantiate(component, Phase::Run).await?.run().await?;
     let limits = step.grant(gate).limits;
     Ok(match outcome {
         Outcome::Succeeded(output) => match accept_output(&step.descriptor, &limits, output.as_deref()) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::act::Acted;
-use super::charge::{charge, over_budget};
+use super::charge::{charge, is_in_doubt, over_budget};
 use super::recall::Work;
 use super::{Gate, Halt, Reserved, accept_output};
 use crate::clock::Timestamp;
@@ -148,7 +148,9 @@ fn verdict(class: EffectClass, ended: Ended, left: Left) -> Verdict {
         (EffectClass::Idempotent, Ended::Refused(message)) if left.any || left.unheard_before => {
             Verdict::Doubt(unknown(&message))
         }
-        (EffectClass::Idempotent, Ended::Refused(message)) => fail(refused(&message)),
+        (EffectClass::Idempotent, Ended::Refused(message)) => {
+            Verdict::Fail { failure: refused(&message), nothing_left, in_doubt_if_last: left.unheard_before }
+        }
         (EffectClass::Idempotent, Ended::Ambiguous(message, code)) => fail(Failure::permanent(&code, message)),
         (EffectClass::Idempotent, Ended::Failed(failure)) => {
             let in_doubt_if_last = left.unheard || left.unheard_before;
@@ -182,7 +184,9 @@ pub(super) async fn settle(gate: &Gate, acted: Acted) -> Result<Box<Settled>, Ha
         Ok(Outcome::Ambiguous(message, code)) => Ended::Ambiguous(message, code),
         Err(fault) => Ended::Fault(fault),
     };
-    let left = Left::of(&record.requests, work.step.unheard_before);
+    let mut left = Left::of(&record.requests, work.step.unheard_before);
+    // A doubt that an earlier attempt left is ended by an answer, and not by this attempt's letting nothing out.
+    left.unheard_before |= !left.any && is_in_doubt(work.record.as_ref());
     let verdict = verdict(class, ended, left);
 
     let now = gate.ambient.clock.now();
@@ -238,13 +242,17 @@ async fn begin_again(gate: &Gate, work: Work) -> Halt {
 
 fn stopped(gate: &Gate, work: &Work, failure: Failure) -> Writing {
     let writing = Writing::of(gate, &work.step, work.attempt.record(), gate.ambient.clock.now());
-    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: may_be_unheard(&work.step) };
+    let verdict = Verdict::Fail {
+        failure,
+        nothing_left: false,
+        in_doubt_if_last: leaves_doubt(&work.step, work.record.as_ref()),
+    };
     writing.verdict(&work.step, verdict, false, work.record.clone())
 }
 
-/// Whether an idempotent step that is not repeated any more leaves a request of an earlier attempt in doubt (R12).
-fn may_be_unheard(step: &Reserved) -> bool {
-    step.class() == EffectClass::Idempotent && step.unheard_before
+/// Whether an idempotent step that is not repeated any more leaves what an earlier attempt began in doubt (R12).
+fn leaves_doubt(step: &Reserved, record: Option<&EffectRecord>) -> bool {
+    step.class() == EffectClass::Idempotent && (step.unheard_before || is_in_doubt(record))
 }
 
 fn inconsistent(commit: &Commit, what: &str) -> JournalError {
@@ -259,7 +267,7 @@ pub(super) async fn failed_before_acting(
     effect: Option<EffectRecord>,
 ) -> Result<Box<Settled>, Halt> {
     let writing = Writing::of(gate, step, AttemptRecord::default(), gate.ambient.clock.now());
-    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: may_be_unheard(step) };
+    let verdict = Verdict::Fail { failure, nothing_left: false, in_doubt_if_last: leaves_doubt(step, effect.as_ref()) };
     commit(gate, writing.verdict(step, verdict, false, effect)).await
 }
 
@@ -335,15 +343,15 @@ impl Writing {
             }
             Verdict::Fail { failure, nothing_left, in_doubt_if_last } => {
                 let retried = self.retries(step, &failure);
+                if nothing_left {
+                    self.commit.refund = Some(give_back);
+                }
                 if in_doubt_if_last && !retried {
                     let failure = Failure {
                         details: Some(json!({ "last failure": failure })),
                         ..unknown(&format!("its tries are used up ({})", failure.message))
                     };
                     return self.in_doubt(step, base, failure);
-                }
-                if nothing_left {
-                    self.commit.refund = Some(give_back);
                 }
                 let begun = base.as_ref().is_some_and(|record| record.state != EffectState::Failed);
                 if class.is_marked() && begun || class == EffectClass::Idempotent && !retried && (charged || begun) {

@@ -909,8 +909,8 @@ rate = "10/s"
         for (auth, expected) in [
             ("{ bearer = \"mail_key\" }", Auth::Bearer { secret: secret() }),
             (
-                "{ basic = { user = \"ada\", password = \"mail_key\" } }",
-                Auth::Basic { user: "ada".to_owned(), password: secret() },
+                "{ basic = { user = \"user\", password = \"mail_key\" } }",
+                Auth::Basic { user: "user".to_owned(), password: secret() },
             ),
             (
                 "{ header = { name = \"X-Api-Key\", value = \"mail_key\" } }",

@@ -303,7 +303,7 @@ mod tests {
         let secret = || "mail_key".to_owned();
         for (auth, header) in [
             (Auth::Bearer { secret: secret() }, "authorization"),
-            (Auth::Basic { user: "ada".to_owned(), password: secret() }, "authorization"),
+            (Auth::Basic { user: "user".to_owned(), password: secret() }, "authorization"),
             (Auth::Header { name: HeaderName::from_static("x-api-key"), value: secret() }, "x-api-key"),
         ] {
             assert_eq!((auth.secret(), auth.header_name().as_str()), ("mail_key", header));

@@ -14,8 +14,9 @@ use super::resume_point::{After, Frozen, Position, position, unheard_before};
 use super::state::{RunState, StepState};
 use crate::clock::Timestamp;
 use crate::component::ActionName;
+use crate::effect::EffectState;
 use crate::host::Host;
-use crate::journal::{Commit, Committed, Dependency, DependencyKind, Failure, Fence, JournalError, Then};
+use crate::journal::{Commit, Committed, Dependency, DependencyKind, Failure, Fence, JournalError, StepEnd, Then};
 use crate::json;
 use crate::perform::{Reserved, Retry, perform};
 use crate::store::{Claim, ClaimRequest, Occupant, ReservedAttempt, Snapshot, StepRow, StoreError};
@@ -124,11 +125,16 @@ pub enum DriveError {
     Store(#[from] StoreError),
 }
 
-/// What a claim led to.
+/// What looking at a run led to.
 enum Turn {
+    /// It stands so.
     Ended(Ended),
-    /// Look at the run again, not before this moment.
-    Again(Option<Timestamp>),
+    /// Somebody moved it meanwhile: look again.
+    Moved,
+    /// It was performed until it needed a person: look at what for.
+    Blocked,
+    /// It was performed until it had to wait, until this moment or for what its step waits for.
+    Parked(Option<Timestamp>),
 }
 
 impl Host {
@@ -139,35 +145,61 @@ impl Host {
     pub async fn drive(&self, run: &str, options: DriveOptions) -> Result<Ended, DriveError> {
         let give_up_at = self.ambient.clock.elapsed().saturating_add(options.wait);
         let mut options = options;
+        // What comes to its end while somebody else holds it is not reopened: nobody has seen that end yet.
+        let state = self.store.run(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?.state;
+        options.reopen &= !matches!(state, RunState::Active | RunState::Waiting);
         loop {
             let turn = self.turn(run, &options).await?;
+            // Of a run that was just parked the store says what for.
             let (look_again_at, ended) = match turn {
                 Turn::Ended(Ended::Waiting { until, dependency, failure }) => {
-                    (until, Ended::Waiting { until, dependency, failure })
+                    (until, Some(Ended::Waiting { until, dependency, failure }))
                 }
                 Turn::Ended(Ended::Held { holder, expires_at }) => {
                     self.watch.held_by(&holder, expires_at);
-                    (Some(expires_at), Ended::Held { holder, expires_at })
+                    (Some(expires_at), Some(Ended::Held { holder, expires_at }))
                 }
                 Turn::Ended(ended) => return Ok(ended),
-                Turn::Again(at) => {
-                    // A run is reopened once: what it comes to then stands.
+                Turn::Moved => continue,
+                // A run is reopened once: what it comes to then stands.
+                Turn::Blocked => {
                     options.reopen = false;
-                    if let Some(at) = at {
-                        self.watch.waits(at);
-                    }
                     continue;
+                }
+                Turn::Parked(until) => {
+                    options.reopen = false;
+                    if let Some(until) = until {
+                        self.watch.waits(until);
+                    }
+                    // A moment at least where what it waits for is there already: an action that asks for that again and
+                    // again must not fill the store.
+                    let now = self.ambient.clock.now();
+                    (Some(until.filter(|until| *until > now).unwrap_or_else(|| now.plus(POLL))), None)
                 }
             };
             let now = self.ambient.clock.now();
             let left = give_up_at.saturating_sub(self.ambient.clock.elapsed());
             let wanted = look_again_at.map_or(POLL, |at| at.since(now));
             // What nothing but somebody else's act can end is not waited for to the last second, but polled.
-            if left.is_zero() || wanted > left && !matches!(ended, Ended::Held { .. }) {
-                return Ok(ended);
+            if left.is_zero() || wanted > left && !matches!(ended, Some(Ended::Held { .. })) {
+                return match ended {
+                    Some(ended) => Ok(ended),
+                    None => self.parked(run).await,
+                };
             }
             tokio::time::sleep(wanted.min(left).min(POLL).max(Duration::from_millis(1))).await;
         }
+    }
+
+    /// How a run stands that was parked a moment ago.
+    async fn parked(&self, run: &str) -> Result<Ended, DriveError> {
+        let snapshot = self.store.snapshot(run).await?.ok_or_else(|| DriveError::NoSuchRun(run.to_owned()))?;
+        if let Some(ended) = standing(&snapshot, false)? {
+            return Ok(ended);
+        }
+        let row = snapshot.steps.iter().find(|row| row.state == StepState::Waiting);
+        let (dependency, failure) = row.map_or((None, None), |row| (row.dependency.clone(), row.failure.clone()));
+        Ok(Ended::Waiting { until: dependency.as_ref().and_then(|dependency| dependency.due), dependency, failure })
     }
 
     /// Reads the run, claims it if there is something to do now, and performs it from there.
@@ -210,7 +242,7 @@ impl Host {
         let (generation, reserved) = match claim {
             Claim::Claimed { generation, reserved, .. } => (generation, reserved),
             Claim::Held { holder, expires_at } => return Ok(Turn::Ended(Ended::Held { holder, expires_at })),
-            Claim::Changed => return Ok(Turn::Again(None)),
+            Claim::Changed => return Ok(Turn::Moved),
             Claim::NotClaimable { state } => return Err(DriveError::Over { run: run.to_owned(), state }),
             Claim::Occupied(occupant) => return Err(DriveError::Occupied(Box::new(occupant))),
             Claim::NotFound => return Err(DriveError::NoSuchRun(run.to_owned())),
@@ -253,7 +285,8 @@ impl Host {
         let Some(dependency) = &row.dependency else { return Ok(None) };
         let satisfied = match dependency.kind {
             DependencyKind::Timer => dependency.due.is_none_or(|due| due <= self.ambient.clock.now()),
-            DependencyKind::Run => self.store.run(&dependency.key).await?.is_none_or(|run| run.state.is_terminal()),
+            // A run that does not exist may yet be published; a person sees what is waited for.
+            DependencyKind::Run => self.store.run(&dependency.key).await?.is_some_and(|run| run.state.is_terminal()),
             // Nobody can send one yet.
             DependencyKind::Signal => false,
         };
@@ -333,7 +366,7 @@ impl Claimed<'_> {
         let gate = self.host.gate();
         loop {
             let Some(step) = self.frozen.definition.steps.get(index) else {
-                return Ok(Turn::Again(None));
+                return Ok(Turn::Moved);
             };
             let reserved = match self.reserved(step, index, &progress, attempt) {
                 Ok(reserved) => reserved,
@@ -383,15 +416,15 @@ impl Claimed<'_> {
             Then::Complete { outputs, .. } => Followed::Turn(Turn::Ended(Ended::Completed { outputs })),
             Then::Fail { failure, .. } => Followed::Turn(Turn::Ended(Ended::Failed { failure })),
             // The store says which step, and why.
-            Then::Block => Followed::Turn(Turn::Again(None)),
-            Then::Wait { until } => Followed::Turn(Turn::Again(until)),
+            Then::Block => Followed::Turn(Turn::Blocked),
+            Then::Wait { until } => Followed::Turn(Turn::Parked(until)),
         }
     }
 
     /// The attempt that the claim reserved.
     fn first(&self, reserved: ReservedAttempt) -> OpenAttempt {
         OpenAttempt {
-            unheard_before: unheard_before(&self.snapshot, &reserved.step, reserved.number, reserved.begun_at),
+            unheard_before: unheard_before(&self.snapshot, &reserved.step),
             number: reserved.number,
             dispatch: reserved.dispatch,
             claim_token: reserved.claim_token,
@@ -461,6 +494,17 @@ impl Claimed<'_> {
     /// Fails a step that cannot even be put together: its component is gone from the store.
     async fn fail(&self, step: &Step, failure: Failure) -> Result<Turn, DriveError> {
         let mut commit = Commit::new(self.fence.clone(), self.host.ambient.clock.now());
+        // R8: a run whose effect is in doubt is never failed.
+        let effects = self.host.store.effects(&self.fence.run).await?;
+        let in_doubt = effects.iter().any(|effect| {
+            effect.step == step.id && matches!(effect.state, EffectState::Executing | EffectState::Ambiguous)
+        });
+        if in_doubt {
+            commit.step = Some((step.id.clone(), StepEnd::Blocked { failure }));
+            commit.then = Some(Then::Block);
+            let _ = self.host.journal.commit(commit).await?;
+            return Ok(Turn::Blocked);
+        }
         commit.then = Some(Then::Fail { skipped: Vec::new(), step: Some(step.id.clone()), failure: failure.clone() });
         let _ = self.host.journal.commit(commit).await?;
         Ok(Turn::Ended(Ended::Failed { failure }))
@@ -489,7 +533,7 @@ impl Claimed<'_> {
 
     /// Lets the run go, so that whoever wants it next need not wait for the lease to end.
     async fn release(&self) {
-        match self.host.store.release(&self.fence, self.host.ambient.clock.now()).await {
+        match self.host.store.release(&self.fence).await {
             Ok(()) | Err(JournalError::Fenced { .. }) => {}
             Err(error) => {
                 tracing::warn!(run = self.fence.run, %error, "a run was not let go; its lease ends by itself")

@@ -343,6 +343,34 @@ impl Unknown {
     /// the answer `indeterminate`, never wrong.
     fn is_mentioned(&self, text: &str) -> bool {
         let is_word = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
-        text.split(|char: char| !is_word(char)).any(|word| self.names.contains(word))
+        let names_one = text.split(|char: char| !is_word(char)).any(|word| self.names.contains(word));
+        // `steps[params.which]`, `steps | length`: which step is meant is known only when it is evaluated.
+        let whole = !self.names.is_empty()
+            && text.match_indices("steps").any(|(at, found)| {
+                let (before, after) = (&text[..at], &text[at + found.len()..]);
+                !before.ends_with(is_word) && !after.starts_with(is_word) && !after.trim_start().starts_with('.')
+            });
+        names_one || whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d3_what_may_depend_on_an_unknown_output_is_not_evaluated() {
+        let unknown = Unknown { names: ["send".to_owned(), "sent".to_owned()].into() };
+        #[track_caller]
+        fn check(unknown: &Unknown, text: &str, expected: bool) {
+            assert_eq!(unknown.is_mentioned(text), expected, "{text}");
+        }
+        check(&unknown, "{{ sent.id }}", true);
+        check(&unknown, "{{ steps.send.output }}", true);
+        check(&unknown, "{{ steps[params.which].output }}", true);
+        check(&unknown, "{{ steps | length }}", true);
+        check(&unknown, "{{ steps.triage.output }}", false);
+        check(&unknown, "{{ overdue | length }} missteps", false);
+        check(&Unknown::default(), "{{ steps | length }}", false);
     }
 }

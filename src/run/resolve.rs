@@ -1,10 +1,14 @@
 //! What a person settles: an effect in doubt, or a run that is no longer wanted.
 
+use serde_json::Value;
+
+use crate::component::ActionName;
+use crate::effect::{EffectClass, EffectState, effect_key};
 use crate::host::Host;
-use crate::journal::JournalError;
+use crate::journal::{EffectRecord, JournalError};
 use crate::json;
 use crate::run::state::RunState;
-use crate::store::{Resolution, ResolveError, StoreError, Verdict as StoreVerdict};
+use crate::store::{AttemptState, Resolution, ResolveError, Snapshot, StoreError, Verdict as StoreVerdict};
 use crate::workflow::Definition;
 
 /// A person's word about the effect of one step.
@@ -84,6 +88,14 @@ impl Host {
                 let refuse = |message: String| ResolveRunError::Output { step: step.clone(), message };
                 let output = output.as_deref().unwrap_or("null");
                 let value = json::parse(output, OUTPUT_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
+                let schema = match (&definition, found) {
+                    (Some(definition), Some(found)) => self.output_schema(definition, &found.action).await?,
+                    _ => None,
+                };
+                if let Some(Err(problems)) = schema.map(|schema| crate::schema::validate(&schema, &value)) {
+                    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                    return Err(refuse(format!("it does not fit the action's schema: {}", problems.join("; "))));
+                }
                 StoreVerdict::Succeeded { output: json::canonical(&value) }
             }
         };
@@ -108,11 +120,60 @@ impl Host {
     /// # Errors
     /// Where the store fails.
     pub async fn abandon(&self, run: &str, actor: &str, because: &str) -> Result<bool, JournalError> {
-        self.store.abandon(run, actor, because, self.ambient.clock.now()).await
+        let unmarked = match self.store.snapshot(run).await? {
+            Some(snapshot) => self.unmarked_effects(&snapshot),
+            None => Vec::new(),
+        };
+        self.store.abandon(run, actor, because, unmarked, self.ambient.clock.now()).await
+    }
+
+    /// Effects of idempotent steps that may be under way: their reservation is the only evidence.
+    fn unmarked_effects(&self, snapshot: &Snapshot) -> Vec<EffectRecord> {
+        let Ok(definition) = Definition::from_json(&snapshot.definition) else { return Vec::new() };
+        let begun =
+            snapshot.attempts.iter().filter(|attempt| attempt.state == AttemptState::Running || attempt.may_have_begun);
+        begun
+            .filter_map(|attempt| {
+                let step = definition.steps.iter().find(|step| step.id == attempt.unit)?;
+                let row = snapshot.steps.iter().find(|row| row.key == attempt.unit)?;
+                let pinned = definition.actions.get(&step.action)?;
+                let action: ActionName = step.action.parse().ok()?;
+                if pinned.effect_class != EffectClass::Idempotent || row.output.is_some() {
+                    return None;
+                }
+                let grant = self.policy.grant(&action.app, &action.action);
+                let wall = step.timeout.map_or(grant.limits.wall, |timeout| timeout.min(grant.limits.wall));
+                Some(EffectRecord {
+                    key: effect_key(&snapshot.run.id, &step.id, row.key_retries),
+                    step: step.id.clone(),
+                    class: EffectClass::Idempotent,
+                    state: EffectState::Executing,
+                    input_hash: row.input_hash.clone().unwrap_or_default(),
+                    component: pinned.digest.clone(),
+                    generation: snapshot.run.generation,
+                    dispatch: attempt.dispatch.clone(),
+                    marked_at: attempt.started_at,
+                    // A reclaimed attempt began again after it started, so its deadline counts from now.
+                    deadline: self.ambient.clock.now().plus(wall),
+                    visible_within_ms: u64::try_from(grant.visible_within().as_millis()).unwrap_or(u64::MAX),
+                    output: None,
+                    failure: None,
+                    settled_at: None,
+                })
+            })
+            .collect()
+    }
+
+    async fn output_schema(&self, definition: &Definition, action: &str) -> Result<Option<Value>, StoreError> {
+        let (Some(pinned), Ok(name)) = (definition.actions.get(action), action.parse::<ActionName>()) else {
+            return Ok(None);
+        };
+        let descriptor = self.registry.descriptor(&pinned.digest, &name.action).await?;
+        Ok(descriptor.and_then(|descriptor| descriptor.output_schema))
     }
 
     /// The one step of a run whose effect is for a person to settle.
-    async fn in_doubt(&self, run: &str, snapshot: &crate::store::Snapshot) -> Result<String, ResolveRunError> {
+    async fn in_doubt(&self, run: &str, snapshot: &Snapshot) -> Result<String, ResolveRunError> {
         let mut steps: Vec<String> = snapshot
             .steps
             .iter()

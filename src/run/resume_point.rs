@@ -14,7 +14,7 @@ use crate::component::Descriptor;
 use crate::journal::{Failure, RequestEvidence, Reservation, Skipped, Then, codes};
 use crate::json;
 use crate::perform::Continuation;
-use crate::store::{AttemptRow, Snapshot};
+use crate::store::{AttemptState, Snapshot};
 use crate::workflow::{self, Definition, DefinitionError, Progress, Step, advance};
 
 /// What does not change while a run is performed.
@@ -138,15 +138,12 @@ impl Continuation for After {
     }
 }
 
-/// Whether a request of an earlier attempt of this step may have left unheard: one that is in its evidence, or any of a
-/// lost attempt, whose evidence died with it. `begun_at` is the start of the earliest attempt that may have begun an
-/// effect under the present key: what was begun under another one, a person has settled.
-pub(super) fn unheard_before(snapshot: &Snapshot, step: &str, present: u32, begun_at: Option<Timestamp>) -> bool {
-    let Some(begun_at) = begun_at else { return false };
-    let under_this_key =
-        |attempt: &&AttemptRow| attempt.unit == step && attempt.number <= present && attempt.started_at >= begun_at;
-    snapshot.attempts.iter().filter(under_this_key).any(|attempt| match &attempt.record {
-        Some(record) => record.requests.iter().any(RequestEvidence::is_unheard),
-        None => true,
+/// Whether a request of an earlier attempt of this step may have left unheard under the present key: one that is in its
+/// evidence, or any of a holder that was lost, whose evidence died with it. `snapshot` is of before the claim.
+pub(super) fn unheard_before(snapshot: &Snapshot, step: &str) -> bool {
+    snapshot.attempts.iter().filter(|attempt| attempt.unit == step).any(|attempt| {
+        let heard =
+            attempt.record.as_ref().is_some_and(|record| !record.requests.iter().any(RequestEvidence::is_unheard));
+        attempt.state == AttemptState::Running || attempt.may_have_begun && (attempt.lost || !heard)
     })
 }

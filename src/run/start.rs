@@ -26,6 +26,8 @@ pub struct StartRun {
     pub budget: BTreeMap<String, Amount>,
     /// Where at most one run of the workflow may be under way; `None`: anywhere, any number.
     pub scope: Option<String>,
+    /// Start it although its scope is occupied.
+    pub force: bool,
     /// What else to remember about whoever asked for it.
     pub labels: BTreeMap<String, String>,
 }
@@ -39,6 +41,7 @@ impl StartRun {
             key: None,
             budget: BTreeMap::new(),
             scope: None,
+            force: false,
             labels: BTreeMap::new(),
         }
     }
@@ -67,6 +70,9 @@ pub enum StartError {
         /// Each with its path.
         problems: Vec<SchemaProblem>,
     },
+    /// The key, or the scope, is not one: an empty variable of a script is no key under which to start something once.
+    #[error("{0}")]
+    Name(String),
     /// The key or the scope belongs to another run.
     #[error(transparent)]
     Publish(#[from] PublishError),
@@ -99,6 +105,8 @@ impl Host {
     /// # Errors
     /// [`StartError`]; nothing was written.
     pub async fn start(&self, start: StartRun) -> Result<Started, StartError> {
+        check_name("start key", start.key.as_deref())?;
+        check_name("scope", start.scope.as_deref())?;
         let definition = self.freeze(start.workflow).await?;
         check_params(&definition, &start.params)?;
         let mut caps = definition.budget.clone();
@@ -125,7 +133,7 @@ impl Host {
                 params: json::canonical(&start.params),
                 labels: json::canonical(&json!(start.labels)),
                 start_key: start.key,
-                forced: false,
+                forced: start.force,
                 caps,
                 steps: steps.collect(),
                 at: self.ambient.clock.now(),
@@ -133,6 +141,18 @@ impl Host {
             .await?;
         crate::crash::point("published");
         Ok(Started { run: published.run, existing: published.existing })
+    }
+}
+
+/// The longest start key or scope, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+fn check_name(what: &str, name: Option<&str>) -> Result<(), StartError> {
+    match name {
+        Some(name) if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.contains('\0') => Err(StartError::Name(
+            format!("a {what} has 1 to {NAME_BYTES_MAX} bytes and no NUL, and this one has {}", name.len()),
+        )),
+        _ => Ok(()),
     }
 }
 

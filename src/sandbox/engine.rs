@@ -16,13 +16,17 @@ const TICK: Duration = Duration::from_millis(5);
 /// How many guests may be instantiated at once; more wait for a place.
 pub(super) const INSTANCES_MAX: u32 = 64;
 
+/// How many core instances a component may consist of: a bound, not a reservation. A Rust or a JavaScript guest has 3, a
+/// Python guest 14 (each shared library is one), and 44 where its WASI is stubbed (each stubbed interface is one too).
+pub(super) const CORE_INSTANCES_MAX: u32 = 128;
+
 /// The largest limit on memory that a policy can grant: a 32-bit guest cannot address more.
 const MEMORY_MAX_BYTES: usize = 4 << 30;
 
 pub(super) fn new_engine() -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
-    // Per component: what toolchains in use need (a Rust guest: 1 memory, 3 core instances), with room.
-    let (instances, memories, tables) = (32, 4, 16);
+    // Per component: what toolchains in use need, with room.
+    let (instances, memories, tables) = (CORE_INSTANCES_MAX, 4, 16);
     pool.total_component_instances(INSTANCES_MAX)
         .total_core_instances(INSTANCES_MAX * instances)
         .total_memories(INSTANCES_MAX * memories)

@@ -17,7 +17,7 @@ use crate::journal::{Failure, codes};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A limit of the policy stopped it.
-    #[error("{phase} was stopped: it {message}. To allow more: {limit} = … under [limits] or [app.{app}.limits]")]
+    #[error("{phase} was stopped: it {message}. {}", to_allow_more(limit, app))]
     Limit {
         /// The export that was running.
         phase: Phase,
@@ -33,6 +33,16 @@ pub enum Fault {
     Wall {
         /// The export that was running.
         phase: Phase,
+        /// How long the attempt had.
+        after: Duration,
+    },
+    /// `run` said that it succeeded, and a request that it had made was not heard within the wall limit.
+    #[error(
+        "run returned, and a request that had left was not heard within {} ms: limit `wall` of the policy, or the step's \
+         `timeout`",
+        .after.as_millis()
+    )]
+    Unheard {
         /// How long the attempt had.
         after: Duration,
     },
@@ -62,6 +72,17 @@ pub enum Fault {
     },
 }
 
+/// Which line of the policy moves a limit. `describe` is called before there is an app to have one.
+fn to_allow_more(limit: &str, app: &str) -> String {
+    match app {
+        "" => "`describe` runs under the default limits, whatever the policy says".to_owned(),
+        app => format!(
+            "To allow more: {limit} = … under [limits] or [app.{app}.limits] of the policy, unless its own descriptor asks \
+             for less"
+        ),
+    }
+}
+
 impl Fault {
     /// Classifies what a call raised. `memory_refused` is the last growth that was refused: an `unreachable` that follows
     /// it is its echo, because a Rust guest aborts when it cannot allocate.
@@ -81,6 +102,9 @@ impl Fault {
         if let Some(Refused(reason)) = error.downcast_ref::<Refused>() {
             return Fault::Refused { phase, reason: reason.clone() };
         }
+        if error.is::<wasmtime::PoolConcurrencyLimitError>() {
+            return Fault::Host { phase, message: format!("it is out of places for instances: {error}") };
+        }
         if let Some(exit) = error.downcast_ref::<I32Exit>() {
             return Fault::Trap { phase, message: format!("it exited with status {}, instead of returning", exit.0) };
         }
@@ -99,7 +123,9 @@ impl Fault {
     pub fn to_failure(&self) -> Failure {
         let text = self.to_string();
         match self {
-            Fault::Limit { limit: "cpu", .. } | Fault::Wall { .. } => Failure::retryable(codes::TIMEOUT, text),
+            Fault::Limit { limit: "cpu", .. } | Fault::Wall { .. } | Fault::Unheard { .. } => {
+                Failure::retryable(codes::TIMEOUT, text)
+            }
             Fault::Limit { limit, .. } => {
                 Failure::permanent(codes::LIMIT, text).with_details(json!({ "limit": limit }))
             }

@@ -23,6 +23,7 @@ use crate::capability::Phase;
 use crate::clock::{Ambient, Timestamp};
 use crate::effect::EffectClass;
 use crate::egress::{Egress, EgressConfig};
+use crate::journal::RequestEvidence;
 use crate::journal::{AttemptRecord, Dependency, DependencyKind, DocumentRead, DocumentWrite, Failure, Journal, codes};
 use crate::json;
 use crate::policy::{Limits, Policy, Secrets};
@@ -237,11 +238,11 @@ impl Attempt {
         }
     }
 
-    /// A fresh instance of `component`.
+    /// A fresh instance of `component`, made for the export of `phase`.
     ///
     /// # Errors
     /// [`Fault`] where it trapped or ran into a limit while it was instantiated.
-    pub async fn instantiate(&self, component: &Component) -> Result<Instance, Fault> {
+    pub async fn instantiate(&self, component: &Component, phase: Phase) -> Result<Instance, Fault> {
         let state = GuestState::new(self.shared.clone(), MemoryMeter::new(self.limits.memory_bytes));
         let mut store = Store::new(&self.sandbox.inner.engine, state);
         store.limiter(|state| &mut state.memory);
@@ -262,7 +263,7 @@ impl Attempt {
         let instantiated = attempt.bounded(component.instantiate(&mut store)).await;
         match instantiated {
             Ok(exports) => Ok(Instance { attempt, store, exports }),
-            Err(raised) => Err(attempt.fault(Phase::Describe, raised, store)),
+            Err(raised) => Err(attempt.fault(phase, raised, store)),
         }
     }
 
@@ -381,8 +382,8 @@ impl Instance {
     /// # Errors
     /// [`Fault`] where the call did not return.
     pub async fn plan(self) -> Result<(Instance, Result<Planned, Failure>), Fault> {
-        let now = self.attempt.shared.ambient.clock.now();
         let (instance, planned) = call!(self, Phase::Plan, call_plan, action, context, input);
+        let now = instance.attempt.shared.ambient.clock.now();
         let planned = planned.map_err(|raw| failure(raw, now)).map(|raw| Planned {
             summary: message(&raw.summary),
             consumes: raw.consumes.into_iter().map(|item| (item.dimension, item.amount)).collect(),
@@ -402,11 +403,16 @@ impl Instance {
     /// # Errors
     /// [`Fault`] where the call did not return.
     pub async fn run(self) -> Result<Outcome, Fault> {
-        let now = self.attempt.shared.ambient.clock.now();
         let (instance, outcome) = call!(self, Phase::Run, call_run, action, context, input);
+        let now = instance.attempt.shared.ambient.clock.now();
         let egress = instance.attempt.shared.egress.clone();
         if tokio::time::timeout_at(instance.attempt.ends, egress.drain()).await.is_err() {
             egress.abort();
+            // Whatever the guest believes: what became of a request that nobody heard is not known (R12).
+            let unheard = egress.requests().iter().any(RequestEvidence::is_unheard);
+            if unheard && matches!(outcome, wit::Outcome::Succeeded(_)) {
+                return Err(Fault::Unheard { after: instance.attempt.wall });
+            }
         }
         egress.close();
         Ok(match outcome {
@@ -428,8 +434,8 @@ impl Instance {
     /// # Errors
     /// [`Fault`] where the call did not return.
     pub async fn reconcile(self) -> Result<Reconciled, Fault> {
-        let now = self.attempt.shared.ambient.clock.now();
         let (_instance, fate) = call!(self, Phase::Reconcile, call_reconcile, action, context, input);
+        let now = _instance.attempt.shared.ambient.clock.now();
         Ok(match fate {
             Ok(wit::Fate::Succeeded(output)) => Reconciled::Succeeded(output),
             Ok(wit::Fate::Failed(raw)) => Reconciled::Failed(failure(raw, now)),
@@ -439,13 +445,16 @@ impl Instance {
     }
 }
 
-/// A guest's failure in the host's terms (R11).
+/// The longest that a guest's `retry-after` is believed: what it asks for is often what a stranger's server asked it for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A guest's failure in the host's terms (R11), at the moment at which its call returned.
 fn failure(raw: wit::Failure, now: Timestamp) -> Failure {
     const DETAILS_BYTES_MAX: usize = 64 << 10;
     let code = raw.code.map_or_else(|| codes::ACTION_ERROR.to_owned(), |code| code_of(&code));
     let mut failure = Failure::permanent(&code, message(&raw.message));
     failure.retryable = raw.retryable;
-    failure.not_before = raw.retry_after_ms.map(|ms| now.plus(Duration::from_millis(ms)));
+    failure.not_before = raw.retry_after_ms.map(|ms| now.plus(Duration::from_millis(ms).min(RETRY_AFTER_MAX)));
     // Details that are no acceptable JSON are kept as the text they are: an error about bad input can always be stored.
     failure.details = raw.details.map(|text| match json::parse(&text, DETAILS_BYTES_MAX) {
         Ok(value) => value,

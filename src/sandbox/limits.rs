@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use wasmtime::{ResourceLimiter, StoreContextMut, UpdateDeadline};
 
+use super::engine::CORE_INSTANCES_MAX;
 use super::state::GuestState;
 
 /// A guest used up its time on the processor. Raised as a trap, found again by downcasting.
@@ -90,7 +91,7 @@ impl ResourceLimiter for MemoryMeter {
     }
 
     fn instances(&self) -> usize {
-        64
+        CORE_INSTANCES_MAX as usize
     }
 
     fn tables(&self) -> usize {

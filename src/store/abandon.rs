@@ -11,18 +11,34 @@ use super::events::{append, event};
 use super::runs::{self, Standing};
 use super::{Store, attempts, effects};
 use crate::clock::Timestamp;
-use crate::journal::{JournalError, events};
+use crate::journal::{EffectRecord, JournalError, events};
 use crate::run::state::RunState;
 
 impl Store {
     /// Abandons a run that is active, waiting or blocked, and every such run under it; whether it did. When it returns
     /// `true`, the runs are abandoned, workers in the middle fenced, and effects under way left `ambiguous`, durably
     /// together. On `false` (there is no such run, or it has ended) nothing was written.
-    pub async fn abandon(&self, run: &str, actor: &str, because: &str, at: Timestamp) -> Result<bool, JournalError> {
+    ///
+    /// `unmarked` are effects of the run that may be under way without a record: an idempotent one is not marked before it
+    /// acts. Those that have none yet get one, `ambiguous`.
+    pub async fn abandon(
+        &self,
+        run: &str,
+        actor: &str,
+        because: &str,
+        unmarked: Vec<EffectRecord>,
+        at: Timestamp,
+    ) -> Result<bool, JournalError> {
         let (run, actor, because) = (run.to_owned(), actor.to_owned(), because.to_owned());
         self.database
             .write("abandoning a run", move |tx| {
-                Box::pin(async move { abandon_tree(tx, &run, &actor, &because, at).await })
+                Box::pin(async move {
+                    if !abandon_tree(tx, &run, &actor, &because, at).await? {
+                        return Ok(false);
+                    }
+                    effects::leave_unmarked_in_doubt(tx, &run, unmarked).await?;
+                    Ok(true)
+                })
             })
             .await
     }

@@ -58,6 +58,10 @@ pub struct AttemptRow {
     pub reason: Option<String>,
     /// What it cost and did; `None` while it runs, and where it was lost.
     pub record: Option<AttemptRecord>,
+    /// Whether it may have begun an effect that is not settled.
+    pub may_have_begun: bool,
+    /// Whether a holder of it was lost: what that one did is in nobody's record.
+    pub lost: bool,
     /// When it was reserved.
     pub started_at: Timestamp,
     /// When it ended.
@@ -103,7 +107,7 @@ impl Store {
 /// Every attempt of `run`, by unit and number.
 pub(super) async fn of_run(tx: &mut Tx, run: &str) -> Result<Vec<AttemptRow>, StoreError> {
     let sql = "SELECT unit, number, dispatch, generation, holder, claim_expires_at, state, outcome, reason, record, \
-               started_at, finished_at FROM @attempts WHERE run_id = $1 ORDER BY unit, number";
+               may_have_begun, lost, started_at, finished_at FROM @attempts WHERE run_id = $1 ORDER BY unit, number";
     tx.fetch_all(sql, args![run]).await?.iter().map(from_row).collect()
 }
 
@@ -119,6 +123,8 @@ fn from_row(row: &Row) -> Result<AttemptRow, StoreError> {
         outcome: row.opt_text("outcome")?,
         reason: row.opt_text("reason")?,
         record: row.opt_json("record")?,
+        may_have_begun: row.int("may_have_begun")? != 0,
+        lost: row.int("lost")? != 0,
         started_at: row.time("started_at")?,
         finished_at: row.opt_time("finished_at")?,
     })
@@ -229,7 +235,9 @@ async fn reclaim(
         return Err(JournalError::Inconsistent { run: claimant.run.clone(), what });
     }
     tx.execute(
-        "UPDATE @attempts SET claim_token = $4, generation = $5, holder = $6, claim_expires_at = $7 \
+        // What its holder did before it was lost, nobody will ever say.
+        "UPDATE @attempts SET claim_token = $4, generation = $5, holder = $6, claim_expires_at = $7, \
+         may_have_begun = 1, lost = 1 \
          WHERE run_id = $1 AND unit = $2 AND number = $3",
         args![
             &claimant.run,
@@ -257,8 +265,8 @@ async fn start(
     let row = tx
         .fetch_optional(
             "INSERT INTO @attempts (run_id, unit, number, dispatch, claim_token, generation, holder, claim_expires_at, \
-             state, may_have_begun, started_at) \
-             SELECT $1, $2, coalesce(max(number), 0) + 1, $3, $4, $5, $6, $7, 'running', 0, $8 \
+             state, may_have_begun, lost, started_at) \
+             SELECT $1, $2, coalesce(max(number), 0) + 1, $3, $4, $5, $6, $7, 'running', 0, 0, $8 \
              FROM @attempts WHERE run_id = $1 AND unit = $2 RETURNING number",
             args![run, step, dispatch, claim_token, *generation, holder.as_deref(), *claim_expires_at, at],
         )
@@ -296,7 +304,8 @@ pub(super) async fn finish(
     let reason = end.reason.as_deref().map(replace_nul);
     let row = tx
         .fetch_optional(
-            "UPDATE @attempts SET state = 'finished', outcome = $4, reason = $5, record = $6, may_have_begun = $7, \
+            "UPDATE @attempts SET state = 'finished', outcome = $4, reason = $5, record = $6, \
+             may_have_begun = max(may_have_begun, $7), \
              finished_at = $8 \
              WHERE run_id = $1 AND dispatch = $2 AND claim_token = $3 AND state = 'running' RETURNING unit, number",
             args![
@@ -335,7 +344,7 @@ pub(super) async fn end_running(
 ) -> Result<(), StoreError> {
     let rows = tx
         .fetch_all(
-            "UPDATE @attempts SET state = 'finished', outcome = $3, claim_token = NULL, may_have_begun = 1, \
+            "UPDATE @attempts SET state = 'finished', outcome = $3, claim_token = NULL, may_have_begun = 1, lost = 1, \
              finished_at = $4 \
              WHERE run_id = $1 AND state = 'running' AND unit = coalesce($2, unit) RETURNING unit, number, dispatch",
             args![run, unit, outcome, at],
@@ -348,9 +357,10 @@ pub(super) async fn end_running(
     Ok(())
 }
 
-/// Under a new effect key nothing has begun yet, whatever the attempts under the old one did.
+/// Nothing has begun, whatever earlier attempts did: the effect is settled as failed, or the next one has another key.
 pub(super) async fn forget_begun(tx: &mut Tx, run: &str, unit: &str) -> Result<(), StoreError> {
-    tx.execute("UPDATE @attempts SET may_have_begun = 0 WHERE run_id = $1 AND unit = $2", args![run, unit]).await?;
+    tx.execute("UPDATE @attempts SET may_have_begun = 0, lost = 0 WHERE run_id = $1 AND unit = $2", args![run, unit])
+        .await?;
     Ok(())
 }
 

@@ -97,14 +97,14 @@ impl Store {
     ///
     /// # Errors
     /// [`JournalError::Fenced`] where the run has another generation.
-    pub async fn release(&self, fence: &Fence, at: Timestamp) -> Result<(), JournalError> {
+    pub async fn release(&self, fence: &Fence) -> Result<(), JournalError> {
         let fence = fence.clone();
         self.database
             .write("releasing a run", move |tx| {
                 Box::pin(async move {
-                    let sql = "UPDATE @runs SET lease_holder = NULL, lease_expires_at = NULL, updated_at = $3 \
+                    let sql = "UPDATE @runs SET lease_holder = NULL, lease_expires_at = NULL \
                                WHERE id = $1 AND generation = $2";
-                    match tx.execute(sql, args![&fence.run, fence.generation, at]).await? {
+                    match tx.execute(sql, args![&fence.run, fence.generation]).await? {
                         0 => Err(fenced(&fence)),
                         _ => Ok(()),
                     }

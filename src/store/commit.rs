@@ -15,6 +15,7 @@ use super::runs::{self, Standing};
 use super::{Store, StoreError, budgets, documents, effects, steps};
 use crate::budget::Exceeded;
 use crate::clock::Timestamp;
+use crate::effect::EffectState;
 use crate::journal::{
     Commit, Committed, EffectRecord, Failure, Journal, JournalError, NewEvent, Skipped, StepEnd, Then, events,
 };
@@ -97,6 +98,9 @@ async fn apply(tx: &mut Tx, commit: &Commit) -> Result<(), Undone> {
     let step = commit.step.as_ref().map(|(key, _)| key.as_str());
     if let Some(end) = &commit.attempt {
         attempts::finish(tx, run, end, step, at, &mut happened).await?;
+    }
+    if let Some(effect) = commit.effect.as_ref().filter(|effect| effect.state == EffectState::Failed) {
+        attempts::forget_begun(tx, run, &effect.step).await?;
     }
     if let Some((key, end)) = &commit.step {
         steps::end(tx, run, key, end, at).await?;
@@ -184,6 +188,8 @@ async fn fail_steps(
     if steps::find(tx, run, key).await?.is_some_and(|step| step.state == StepState::Failed) {
         return Ok(());
     }
+    let data = json!({ "code": failure.code, "message": failure.message });
+    happened.push(event(events::STEP_FAILED, Some(key), data));
     steps::end(tx, run, key, &StepEnd::Failed { failure: failure.clone() }, at).await
 }
 

@@ -20,6 +20,15 @@ use super::error::StoreError;
 use crate::clock::Timestamp;
 use writer::Writer;
 
+/// What to do where there is no store yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Create it.
+    Create,
+    /// Say so, and write nothing.
+    Refuse,
+}
+
 /// An open database with its migrations applied.
 #[derive(Debug)]
 pub(super) struct Database {
@@ -35,9 +44,12 @@ enum Backend {
 impl Database {
     /// Opens the database at `url`, creating file and folder where they are missing, and migrates it. When it returns,
     /// the schema is the one that this program knows.
-    pub(super) async fn open(url: &str, prefix: &str) -> Result<Database, StoreError> {
+    pub(super) async fn open(url: &str, prefix: &str, missing: Missing) -> Result<Database, StoreError> {
         let names = Arc::new(Names::new(prefix)?);
         let file = sqlite::File::parse(url)?;
+        if missing == Missing::Refuse {
+            file.check_is_a_store(&names).await?;
+        }
         let writer = Writer::start(file.clone(), names.clone()).await?;
         Ok(Database { names, backend: Backend::Sqlite { readers: file.readers(), writer } })
     }

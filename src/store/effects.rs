@@ -135,10 +135,29 @@ pub(super) async fn put(tx: &mut Tx, run: &str, generation: i64, record: &Effect
     Ok(())
 }
 
+/// Effects that may be under way without a record get one, so that they are in the inbox.
+pub(super) async fn leave_unmarked_in_doubt(
+    tx: &mut Tx,
+    run: &str,
+    unmarked: Vec<EffectRecord>,
+) -> Result<(), JournalError> {
+    for effect in unmarked {
+        if find(tx, run, &effect.key).await?.is_none() {
+            let effect = EffectRecord { state: EffectState::Ambiguous, failure: Some(abandoned()), ..effect };
+            put(tx, run, effect.generation, &effect).await?;
+        }
+    }
+    Ok(())
+}
+
+fn abandoned() -> Failure {
+    let message = "the run was abandoned while this effect was under way; find out at the other end what became of it";
+    Failure::permanent(codes::OUTCOME_UNKNOWN, message)
+}
+
 /// The run was abandoned: whatever of it was under way is for a person to find out.
 pub(super) async fn leave_in_doubt(tx: &mut Tx, run: &str) -> Result<(), StoreError> {
-    let message = "the run was abandoned while this effect was under way; find out at the other end what became of it";
-    let failure = to_json(&Failure::permanent(codes::OUTCOME_UNKNOWN, message))?;
+    let failure = to_json(&abandoned())?;
     tx.execute(
         "UPDATE @effects SET state = 'ambiguous', failure = $2 WHERE run_id = $1 AND state = 'executing'",
         args![run, failure],

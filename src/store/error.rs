@@ -92,6 +92,15 @@ impl StoreError {
     pub(super) fn failed(doing: &'static str, what: impl Into<String>) -> StoreError {
         StoreError::Database { doing, source: what.into().into() }
     }
+
+    /// The same error for another job, whose statements shared the transaction that it ended.
+    pub(super) fn shared_with(&self, doing: &'static str) -> StoreError {
+        match self {
+            StoreError::Busy { waited, .. } => StoreError::Busy { doing, waited: *waited },
+            StoreError::Database { source, .. } => StoreError::failed(doing, source.to_string()),
+            other => StoreError::failed(doing, other.to_string()),
+        }
+    }
 }
 
 impl From<StoreError> for JournalError {

@@ -41,7 +41,7 @@ pub use resolve::{Resolution, ResolveError, Verdict};
 pub use runs::{Occupant, RunRow, Snapshot};
 pub use steps::StepRow;
 
-use db::Database;
+use db::{Database, Missing};
 
 /// How a store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,17 @@ impl Store {
     /// # Errors
     /// Where the address or the prefix is not one, the file cannot be opened, or a newer program has migrated it.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Store, StoreError> {
-        let database = Database::open(url, &options.prefix).await?;
+        let database = Database::open(url, &options.prefix, Missing::Create).await?;
+        Ok(Store { database: Arc::new(database) })
+    }
+
+    /// Opens the store at `url` as [`Store::open`] does, but creates none: for whoever has nothing to do in an empty one.
+    /// Nothing is written to a file that is not a store.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; and where there is no file, or it is not a store.
+    pub async fn open_existing(url: &str, options: StoreOptions) -> Result<Store, StoreError> {
+        let database = Database::open(url, &options.prefix, Missing::Refuse).await?;
         Ok(Store { database: Arc::new(database) })
     }
 }

@@ -153,8 +153,10 @@ async fn resolve(tx: &mut Tx, resolution: &Resolution) -> Result<RunState, Resol
         effects::put(tx, id, generation, &settled(effect, verdict, *at)).await?;
     }
     attempts::end_running(tx, id, Some(key), "resolved", *at, &mut happened).await?;
-    if matches!(verdict, Verdict::RetryWithNewKey) && run.state != RunState::Abandoned {
-        use_new_key(tx, id, key).await?;
+    match verdict {
+        Verdict::RetryWithNewKey if run.state != RunState::Abandoned => use_new_key(tx, id, key).await?,
+        Verdict::Failed { .. } => attempts::forget_begun(tx, id, key).await?,
+        Verdict::Succeeded { .. } | Verdict::RetryWithNewKey => {}
     }
     let state = match settles_step {
         true => settle_step(tx, resolution, &run, &step, &mut happened).await?,

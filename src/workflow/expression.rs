@@ -106,7 +106,7 @@ pub struct EvaluationError {
 /// use serde_json::json;
 /// use tollgate::workflow::{Scope, evaluate};
 ///
-/// let variables = BTreeMap::from([("overdue".to_owned(), json!([{ "email": "ada@example.com", "days": 3 }]))]);
+/// let variables = BTreeMap::from([("overdue".to_owned(), json!([{ "email": "billing@example.com", "days": 3 }]))]);
 /// let scope = Scope::new(&json!({}), &variables, &BTreeMap::new());
 ///
 /// let with = json!({ "days": "{{ overdue[0].days }}", "subject": "{{ overdue[0].days }} days late" });
@@ -709,7 +709,7 @@ mod tests {
     fn scope() -> Scope {
         let params = json!({ "a": "b", "items": [1, 2], "deep": { "x": [{ "y": null }] }, "zero": 0, "empty": "" });
         let variables = BTreeMap::from([
-            ("overdue".to_owned(), json!([{ "email": "ada@x", "number": 3544790567247868102u64, "cents": 1.5 }])),
+            ("overdue".to_owned(), json!([{ "email": "a@x", "number": 3544790567247868102u64, "cents": 1.5 }])),
             ("large".to_owned(), json!(u64::MAX)),
             ("small".to_owned(), json!(i64::MIN)),
             ("text".to_owned(), json!("x".repeat(1000))),
@@ -741,8 +741,8 @@ mod tests {
     #[test]
     fn one_expression_keeps_the_type_of_its_value() {
         for (template, expected) in [
-            ("{{ overdue[0].email }}", json!("ada@x")),
-            ("  {{ overdue }}\n", json!([{ "email": "ada@x", "number": 3544790567247868102u64, "cents": 1.5 }])),
+            ("{{ overdue[0].email }}", json!("a@x")),
+            ("  {{ overdue }}\n", json!([{ "email": "a@x", "number": 3544790567247868102u64, "cents": 1.5 }])),
             ("{{- overdue[0].cents -}}", json!(1.5)),
             ("{{ overdue | length > 50 }}", json!(false)),
             ("{{ none }}", json!(null)),
@@ -755,7 +755,7 @@ mod tests {
             ("{{ \"}} {{\" }}", json!("}} {{")),
             ("{{ (1, 2) }}", json!([1, 2])),
             ("{{ range(3) }}", json!([0, 1, 2])),
-            ("{{ overdue | map(attribute='email') }}", json!(["ada@x"])),
+            ("{{ overdue | map(attribute='email') }}", json!(["a@x"])),
             ("{{ dict(a=1) }}", json!({ "a": 1 })),
             ("{{ params.missing | default('d') }}", json!("d")),
             ("{{ params.missing is defined }}", json!(false)),

@@ -73,7 +73,7 @@ fn stands(ended: &Ended) -> String {
 }
 
 /// Where the run stands, the effect's state, what is used, and what was sent beyond `sent_before`.
-async fn summary(world: &World, host: &Host, run: &str, ended: &Ended, sent_before: usize) -> String {
+pub async fn summary(world: &World, host: &Host, run: &str, ended: &Ended, sent_before: usize) -> String {
     let effects = host.store.effects(run).await.expect("the store answers");
     let effect = effects.last().map_or("none", |effect| effect.state.as_str());
     let sent = world.provider.effectful_requests().len() - sent_before;
@@ -1257,4 +1257,23 @@ async fn r14_only_a_failed_run_can_be_resumed() {
     let again = host.drive(&id, DriveOptions { reopen: true, ..options("test") }).await;
     assert!(matches!(&again, Err(DriveError::Over { state: RunState::Completed, .. })), "{again:?}");
     assert_eq!(stands(&drive(&host, &id).await), "completed", "asking where it stands is no resume");
+}
+
+/// R11: a step that waits again and again for what is there already is paced: it does not fill the store, and whoever waits
+/// for nothing is told what it waits for.
+#[tokio::test(flavor = "multi_thread")]
+async fn r11_a_wait_for_a_moment_that_has_passed_is_paced() {
+    let world = World::new();
+    let host = world.probe().await;
+    for action in ["pure-op", "tx-op", "idem-op", "amb-op"] {
+        let wait = json!({ "do": "wait", "kind": "timer", "key": "2020-01-01T00:00:00Z" });
+        let id = start(&host, one_step(action, &json!({ "run": [wait] }), "")).await;
+        assert_eq!(stands(&drive(&host, &id).await), "waits timer", "{action}");
+        assert_eq!(events(&host, &id, "attempt.started").await.len(), 1, "{action}");
+        let options = DriveOptions { wait: Duration::from_millis(1_200), ..options("test") };
+        assert_eq!(stands(&host.drive(&id, options).await.expect("it can be driven")), "waits timer", "{action}");
+        let started = events(&host, &id, "attempt.started").await.len();
+        assert!((2..=4).contains(&started), "{action}: {started}");
+        assert_eq!(step(&host, &id).await.tries, 0, "{action}: waiting uses no retry");
+    }
 }

@@ -60,7 +60,8 @@ fn workflow_file(world: &World, text: &str) -> PathBuf {
 fn workflow(world: &World, class: EffectClass) -> String {
     let url = &world.provider.url;
     let plan = json!([{ "do": "planned", "consumes": [{ "dimension": "emails", "amount": "1" }] }]);
-    let post = json!({ "do": "http", "method": "POST", "url": format!("{url}/v1/messages"), "body": "hello" });
+    let post = json!({ "do": "http", "method": "POST", "url": format!("{url}/v1/messages"), "body": "hello",
+        "ignore_error": false });
     let look = json!([{ "do": "lookup", "url": format!("{url}/v1/messages?key=$KEY") }]);
     let (action, with) = match class {
         EffectClass::Pure => ("pure-op", json!({ "run": [{ "do": "random" }, { "do": "clock" }] })),

@@ -65,7 +65,8 @@ async fn d2_a_pure_action_is_run() {
         (json!({ "do": "fail", "message": "no such file", "code": "NO_FILE" }), "NO_FILE", "no such file"),
         (json!({ "do": "doubt", "message": "perhaps" }), "WORKFLOW_ACTION_ERROR", "perhaps"),
         (json!({ "do": "panic", "message": "no" }), "WORKFLOW_ACTION_TRAPPED", "run trapped"),
-        (json!({ "do": "spin" }), "WORKFLOW_TIMEOUT", "cpu"),
+        // On a crowded machine the wall limit may come before the cpu limit.
+        (json!({ "do": "spin" }), "WORKFLOW_TIMEOUT", "run was stopped"),
         (json!({ "do": "succeed-raw", "text": "{" }), "WORKFLOW_OUTCOME_REFUSED", "JSON"),
     ];
     for (instruction, code, message) in table {

@@ -386,6 +386,25 @@ async fn a_secret_reaches_the_provider_and_nobody_else() {
     check_secret(header, "{ env = \"CARGO_PKG_DESCRIPTION\" }", "x-api-key", "[redacted]", &[&variable]).await;
 }
 
+/// A secret that comes back in a header, even among bytes that are no text, is redacted there too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_is_redacted_in_headers_and_the_length_still_fits() {
+    let world = World::new();
+    let file = world.folder.path().join("token");
+    std::fs::write(&file, "s3cr3t").unwrap();
+    let answer = b"HTTP/1.1 202 Accepted\r\nx-echo: \xff s3cr3t\r\ncontent-length: 8\r\n\r\n<s3cr3t>";
+    let url = one_answer(answer.as_slice());
+    world
+        .edit_policy(&world.provider.url, &url)
+        .edit_policy("methods = [\"POST\"]", "methods = [\"POST\"]\nauth = { bearer = \"word\" }")
+        .extend_policy(&format!("[secrets]\nword = {{ file = \"{}\" }}", file.display()));
+    let asks =
+        json!({ "do": "http", "method": "POST", "url": format!("{url}/v1/m"), "body": "x", "with_headers": true });
+    let result = act(&world, "amb-op", json!([asks])).await.results().remove(0);
+    assert_eq!(result["headers"]["x-echo"], "\u{FFFD} [redacted]");
+    assert_eq!((&result["body"], &result["headers"]["content-length"]), (&json!("<[redacted]>"), &json!("12")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_is_not_there_stops_the_request_and_is_named() {
     let world = World::new();
@@ -537,10 +556,11 @@ async fn r12_a_body_that_breaks_off_or_is_too_large_is_an_unheard_success() {
 }
 
 /// Where a server listens that answers the first request with `answer`, byte for byte, and hangs up.
-fn one_answer(answer: String) -> String {
+fn one_answer(answer: impl Into<Vec<u8>>) -> String {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = answer.into();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = vec![0; 64 << 10];
@@ -549,9 +569,32 @@ fn one_answer(answer: String) -> String {
             length += stream.read(&mut request[length..]).unwrap();
         }
         // The other end may have heard enough.
-        let _ = stream.write_all(answer.as_bytes());
+        let _ = stream.write_all(&answer);
     });
     url
+}
+
+/// What nobody waits for any more ends with its attempt: no connection stays for as long as the other end likes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_in_flight_does_not_outlive_its_attempt() {
+    use std::io::Read as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (closed, is_closed) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Never answers, and reads until the other end hangs up.
+        let _ = closed.send(stream.read_to_end(&mut Vec::new()).map_err(|error| error.to_string()));
+    });
+    let world = World::new();
+    world.edit_policy(&world.provider.url, &url);
+    let asks = json!({ "do": "http-fire-and-forget", "url": format!("{url}/slow") });
+    let authorize = json!([asks, { "do": "sleep", "ms": 200 }, { "do": "refuse", "reason": "no" }]);
+    let performed = perform(&world.probe().await, "amb-op", &json!({ "authorize": authorize }), "").await;
+    assert_eq!(performed.failure().code, codes::FORBIDDEN);
+    assert!(performed.record.requests[0].left_at.is_some(), "{performed:?}");
+    let closed = tokio::time::timeout(Duration::from_secs(10), is_closed).await.expect("it is hung up on");
+    assert!(closed.is_ok());
 }
 
 // ---- The gate alone: what a guest of the probe's kind cannot be made to do -----------------------------------------

@@ -605,8 +605,9 @@ async fn a_forged_entry_is_never_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, compiler) = (folder.path().join("cache"), Arc::new(Counting::default()));
     let bytes = Bytes::from(Handmade::default().bytes());
-    let sandbox = compiler.sandbox(&cache);
-    sandbox.load(bytes.clone()).await.unwrap();
+    // Each sandbox has loaded nothing yet.
+    let sandbox = || compiler.sandbox(&cache);
+    sandbox().load(bytes.clone()).await.unwrap();
     let entry = entry(&cache);
     let whole = std::fs::read(&entry).unwrap();
 
@@ -629,19 +630,19 @@ async fn a_forged_entry_is_never_loaded() {
     // Genuine, under this key, of another component.
     let other = Handmade { actions: vec![("other", 0, 0, "{}")], ..Handmade::default() }.bytes();
     std::fs::remove_file(&entry).unwrap();
-    sandbox.load(other).await.unwrap();
+    sandbox().load(other).await.unwrap();
     forgeries.push(("another component".to_owned(), std::fs::read(self::entry(&cache)).unwrap()));
 
     for (what, forged) in forgeries {
         std::fs::write(&entry, &forged).unwrap();
         let before = compiler.count();
-        let component = sandbox.load_accepted(bytes.clone()).await.unwrap();
+        let component = sandbox().load_accepted(bytes.clone()).await.unwrap();
         assert_eq!(compiler.count(), before + 1, "{what}: it was believed");
         assert_ne!(std::fs::read(&entry).unwrap(), forged, "{what}: it was not replaced");
         assert_eq!(component.describe().await.unwrap()[0].0.name, "pure-op", "{what}");
     }
     let before = compiler.count();
-    sandbox.load_accepted(bytes).await.unwrap();
+    sandbox().load_accepted(bytes).await.unwrap();
     assert_eq!(compiler.count(), before, "and the genuine one is believed");
 }
 

@@ -75,6 +75,9 @@ async fn tried(host: &Host, world: &World, class: EffectClass, phase: Phase, ins
     let mut performed = perform(host, action(class), &with, "").await;
     if reopened {
         performed.doubt();
+        if class == EffectClass::Idempotent {
+            tokio::time::sleep(std::time::Duration::from_millis(1_050)).await;
+        }
         let reopening = DriveOptions { reopen: true, ..options("test") };
         performed.ended = host.drive(&performed.run, reopening).await.expect("it can be driven");
         performed.record = super::support::last_record(host, &performed.run).await;
@@ -104,8 +107,8 @@ async fn tried(host: &Host, world: &World, class: EffectClass, phase: Phase, ins
 /// Every capability in the phases of one class, against the table that `capability` proves to be the design's.
 async fn check_class(class: EffectClass, phases: &[Phase]) {
     let world = World::new();
-    // A window that has always passed: then an idempotent action in doubt is asked (R15).
-    world.edit_policy("window = \"24h\"", "window = \"1ms\"").edit_policy("cpu = \"1s\"", "cpu = \"200ms\"");
+    // A window that passes between two attempts: then an idempotent action in doubt is asked (R15).
+    world.edit_policy("window = \"24h\"", "window = \"1s\"").edit_policy("cpu = \"1s\"", "cpu = \"200ms\"");
     let host = world.probe().await;
     for &phase in phases {
         for capability in Capability::ALL {
@@ -441,6 +444,22 @@ async fn the_limits_of_requests_say_no() {
             }
         }
     }
+}
+
+/// What an attempt has read is kept until it settles, so there is an end to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_s_reads_are_counted() {
+    let world = World::new();
+    let host = world.edit_policy("wall = \"5s\"", "wall = \"60s\"").probe().await;
+    let list: Vec<Value> = (0..=10_000).map(|key| json!({ "do": "doc-get", "key": key.to_string() })).collect();
+    let mut run = json!(list);
+    run.as_array_mut().unwrap().push(json!({ "do": "fail", "message": "too many", "if_last": "error" }));
+    let performed = perform(&host, "idem-op", &json!({ "run": run }), "").await;
+    assert_eq!(performed.failure().message, "too many");
+    run.as_array_mut().unwrap().remove(0);
+    run.as_array_mut().unwrap().push(json!({ "do": "fail", "message": "not too many" }));
+    let performed = perform(&host, "idem-op", &json!({ "run": run }), "").await;
+    assert_eq!(performed.failure().message, "not too many");
 }
 
 // ---- Guests that misbehave ----------------------------------------------------------------------------------------

@@ -19,17 +19,34 @@ use tollgate::workflow::Workflow;
 /// The folder of the built guests. Built once per test run, by the same script as everywhere.
 pub fn guests() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/build-guests");
-        let built = Command::new(script).stderr(Stdio::inherit()).output().expect("scripts/build-guests runs");
-        assert!(built.status.success(), "scripts/build-guests failed");
-        let printed = String::from_utf8(built.stdout).expect("it prints text");
-        PathBuf::from(printed.lines().last().expect("its last line is the folder"))
-    })
+    FOLDER.get_or_init(|| folder_of("scripts/build-guests"))
+}
+
+/// The folder of the guests that are not Rust.
+fn language_guests() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| folder_of("scripts/build-language-guests"))
+}
+
+/// Runs a script that builds guests and says where they are.
+fn folder_of(script: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
+    let built = Command::new(path).stderr(Stdio::inherit()).output().expect("the script runs");
+    assert!(built.status.success(), "{script} failed");
+    let printed = String::from_utf8(built.stdout).expect("it prints text");
+    PathBuf::from(printed.lines().last().expect("its last line is the folder"))
 }
 
 pub fn guest(name: &str) -> Vec<u8> {
-    std::fs::read(guests().join(format!("{name}.wasm"))).expect("the guest was built")
+    read_guest(guests(), name)
+}
+
+pub fn language_guest(name: &str) -> Vec<u8> {
+    read_guest(language_guests(), name)
+}
+
+fn read_guest(folder: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(folder.join(format!("{name}.wasm"))).expect("the guest was built")
 }
 
 /// One engine for all tests of this process.

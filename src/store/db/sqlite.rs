@@ -49,6 +49,23 @@ impl File {
         Ok(File { path: PathBuf::from(path) })
     }
 
+    /// Looks, without writing anything, whether the file holds a store.
+    pub(super) async fn check_is_a_store(&self, names: &Names) -> Result<(), StoreError> {
+        let connected = self.connect(self.options().create_if_missing(false).pragma("query_only", "ON")).await;
+        let mut connection = connected.map_err(|error| self.unopenable("it cannot be opened", error))?;
+        let found = sqlx::query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1")
+            .bind(names.put_into("@migrations"))
+            .fetch_optional(&mut connection)
+            .await;
+        match found.map_err(|error| self.unopenable("it cannot be read", error))? {
+            Some(_) => Ok(()),
+            None => {
+                let why = "it is not a store of Tollgate; `tollgate init` creates one".to_owned();
+                Err(StoreError::Open { path: self.shown(), why, source: None })
+            }
+        }
+    }
+
     /// Creates what is missing, switches the file to a write-ahead log and migrates it. The connection becomes the
     /// writer's.
     pub(super) async fn prepare(&self, names: &Names) -> Result<SqliteConnection, StoreError> {

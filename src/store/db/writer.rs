@@ -1,9 +1,9 @@
 //! The one writer of a process: a thread that owns one connection and runs one write transaction after another.
 //!
-//! A job is a whole transaction and costs one hop, however many statements it has. It is run to its end even where its
-//! caller stops waiting, and a job that panics undoes itself alone. The thread has a runtime of its own, so that a
-//! commit neither waits for a busy runtime nor dies with one. It knows nothing of what a job writes, which is why
-//! several jobs could share one transaction, each in a savepoint, without anybody above noticing.
+//! A job is a whole transaction and costs one hop, however many statements it has. Jobs that came while the last COMMIT
+//! waited for the disk share the next one, each in a savepoint of its own, and nobody above notices. A job is run to its
+//! end even where its caller stops waiting, and one that panics undoes itself alone. The thread has a runtime of its own,
+//! so that a commit neither waits for a busy runtime nor dies with one. It knows nothing of what a job writes.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -116,11 +116,22 @@ where
     }
 }
 
+/// Jobs that share one COMMIT: more of them make the first wait for the last, and fewer wait more often for the disk.
+const JOBS_TOGETHER_MAX: usize = 128;
+
 async fn serve(file: File, mut tx: Tx, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
-    while let Some(mut job) = waiting.recv().await {
-        tx.doing = job.doing();
-        let Ended { result, connection_usable } = transact(&mut tx, job.as_mut()).await;
-        job.finish(result);
+    while let Some(first) = waiting.recv().await {
+        let mut batch = vec![first];
+        // Whoever came while the last COMMIT waited for the disk goes together: it is the sync that takes time.
+        while batch.len() < JOBS_TOGETHER_MAX
+            && let Ok(job) = waiting.try_recv()
+        {
+            batch.push(job);
+        }
+        let connection_usable = match batch.len() {
+            1 => alone(&mut tx, batch.remove(0)).await,
+            _ => together(&mut tx, batch).await,
+        };
         if !connection_usable && let Ok(connection) = file.reconnect().await {
             // Dropping the old one rolls back whatever it still had open. Where there is no new one yet, the next job's
             // BEGIN fails on the old one, and brings us here again.
@@ -132,28 +143,65 @@ async fn serve(file: File, mut tx: Tx, mut waiting: mpsc::Receiver<Box<dyn Job>>
     }
 }
 
-struct Ended {
-    result: Result<(), StoreError>,
-    connection_usable: bool,
-}
-
-async fn transact(tx: &mut Tx, job: &mut dyn Job) -> Ended {
-    let doing = tx.doing;
+/// Runs one job in a transaction of its own. Whether the connection is still good.
+async fn alone(tx: &mut Tx, mut job: Box<dyn Job>) -> bool {
+    tx.doing = job.doing();
     if let Err(error) = control(tx.connection.sqlite(), "BEGIN IMMEDIATE").await {
-        let error = error_while(doing, error);
+        let error = error_while(tx.doing, error);
         let connection_usable = matches!(error, StoreError::Busy { .. });
-        return Ended { result: Err(error), connection_usable };
+        job.finish(Err(error));
+        return connection_usable;
     }
-    // A panic has unwound the job's own values and nothing of the connection, which lives on another thread.
-    let commit = AssertUnwindSafe(job.run(tx)).catch_unwind().await.unwrap_or(false);
+    let commit = run(job.as_mut(), tx).await;
     let connection: &mut SqliteConnection = tx.connection.sqlite();
     if !commit {
         // What the job said stands, whether or not the connection is still good for a rollback.
         let connection_usable = control(connection, "ROLLBACK").await.is_ok();
-        return Ended { result: Ok(()), connection_usable };
+        job.finish(Ok(()));
+        return connection_usable;
     }
-    match control(connection, "COMMIT").await {
-        Ok(()) => Ended { result: Ok(()), connection_usable: true },
-        Err(error) => Ended { result: Err(error_while(doing, error)), connection_usable: false },
+    let committed = control(connection, "COMMIT").await;
+    let connection_usable = committed.is_ok();
+    job.finish(committed.map_err(|error| error_while(tx.doing, error)));
+    connection_usable
+}
+
+/// Runs several jobs in one transaction, each in a savepoint: one that fails is undone alone. Whether the connection is
+/// still good.
+async fn together(tx: &mut Tx, mut batch: Vec<Box<dyn Job>>) -> bool {
+    let mut broken = control(tx.connection.sqlite(), "BEGIN IMMEDIATE").await.err();
+    for job in &mut batch {
+        if broken.is_none() {
+            tx.doing = job.doing();
+            broken = in_a_savepoint(job.as_mut(), tx).await.err();
+        }
     }
+    if broken.is_none() {
+        broken = control(tx.connection.sqlite(), "COMMIT").await.err();
+    }
+    // Where the transaction broke, what a job said that undid itself may rest on what another one wrote, and is not told.
+    let broken = broken.map(|error| error_while(tx.doing, error));
+    for job in batch {
+        let ended = broken.as_ref().map_or(Ok(()), |error| Err(error.shared_with(job.doing())));
+        job.finish(ended);
+    }
+    match broken {
+        None => true,
+        // Nothing was begun, so there is nothing to roll back.
+        Some(StoreError::Busy { .. }) => control(tx.connection.sqlite(), "ROLLBACK").await.is_ok(),
+        Some(_) => false,
+    }
+}
+
+async fn in_a_savepoint(job: &mut dyn Job, tx: &mut Tx) -> Result<(), sqlx::Error> {
+    control(tx.connection.sqlite(), "SAVEPOINT job").await?;
+    if !run(job, tx).await {
+        control(tx.connection.sqlite(), "ROLLBACK TO job").await?;
+    }
+    control(tx.connection.sqlite(), "RELEASE job").await
+}
+
+/// A panic has unwound the job's own values and nothing of the connection, which lives on another thread.
+async fn run(job: &mut dyn Job, tx: &mut Tx) -> bool {
+    AssertUnwindSafe(job.run(tx)).catch_unwind().await.unwrap_or(false)
 }

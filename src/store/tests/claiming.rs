@@ -19,7 +19,7 @@ async fn a_claim_says_why_it_was_refused() {
     let read = run_of(&store, "r1").await;
     let failed = Claim::NotClaimable { state: RunState::Failed };
     assert_eq!(store.claim(request(&read, "w2", 2_200, None)).await.expect("answered"), failed);
-    store.abandon("r1", "ann", "test", at(2_300)).await.expect("answered");
+    store.abandon("r1", "ann", "test", Vec::new(), at(2_300)).await.expect("answered");
     assert_eq!(run_of(&store, "r1").await.state, RunState::Failed, "a failed run is not abandoned");
 }
 
@@ -32,7 +32,7 @@ async fn a_lease_is_renewed_and_released_by_its_holder() {
     assert_eq!(run_of(&store, "r1").await.lease_expires_at, Some(at(25_000)));
     assert_eq!(store.attempts("r1").await.expect("read")[0].claim_expires_at, Some(at(25_000)));
     assert_fenced(store.renew(&fence, "w2", LEASE, at(10_000)).await);
-    store.release(&fence, at(11_000)).await.expect("released");
+    store.release(&fence).await.expect("released");
     let read = run_of(&store, "r1").await;
     assert!(matches!(store.claim(request(&read, "w2", 11_001, None)).await, Ok(Claim::Claimed { .. })));
 }
@@ -115,7 +115,7 @@ async fn s8_a_step_that_waits_in_one_attempt_wakes_in_it() {
     let before = everything(&store, "r1").await;
     assert_done(store.commit(parking).await);
     assert_eq!(everything(&store, "r1").await, before, "recommitted");
-    store.release(&fence, at(2_200)).await.expect("released");
+    store.release(&fence).await.expect("released");
 
     let (_, woken) = claim_step(&store, "r1", "w2", "a", "d2", 5_000).await;
     assert_eq!((woken.number, woken.dispatch, woken.tries), (1, first.dispatch, 0));
@@ -152,7 +152,7 @@ async fn s8_only_a_step_that_can_run_is_reserved_and_only_in_an_active_run() {
     let (fence, a) = claim_step(&store, "r1", "w1", "a", "d1", 2_000).await;
     assert_done(store.commit(completing(&fence, &a, "1", 2_100)).await);
     assert_inconsistent(store.wake(&fence, reservation("a", "d2"), at(2_200)).await, "completed");
-    store.abandon("r1", "ann", "test", at(2_300)).await.expect("abandoned");
+    store.abandon("r1", "ann", "test", Vec::new(), at(2_300)).await.expect("abandoned");
     assert_fenced(store.wake(&fence, reservation("b", "d3"), at(2_400)).await);
 }
 

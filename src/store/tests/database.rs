@@ -2,6 +2,8 @@
 
 use futures::FutureExt as _;
 
+use crate::journal::DocumentWrite;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -45,6 +47,31 @@ async fn eight_writers_that_read_first_never_hear_of_a_lock() {
     }
     let filter = RunFilter { limit: 1_000, ..RunFilter::default() };
     assert_eq!(stores[0].list_runs(&filter).await.expect("listed").runs.len(), 200);
+}
+
+/// Commits that come together share one, and each stands or falls by itself: of one that fails half way, nothing remains.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn commits_that_share_a_transaction_fail_alone() {
+    let (_place, store) = store().await;
+    let mut commits = Vec::new();
+    for number in 0..64 {
+        let id = format!("r{number}");
+        publish(&store, new_run(&id)).await;
+        let (fence, attempt) = claim_step(&store, &id, "w", "a", &format!("d-{id}"), 2_000).await;
+        let mut commit = completing(&fence, &attempt, "1", 2_100);
+        commit.writes = vec![DocumentWrite { app: "app".to_owned(), key: id.clone(), value: Some("1".to_owned()) }];
+        // Every fourth one shows a token that is not its attempt's, which is found out after its document was written.
+        if let (0, Some(end)) = (number % 4, &mut commit.attempt) {
+            end.claim_token = "somebody else's".to_owned();
+        }
+        commits.push(commit);
+    }
+    let committing = commits.into_iter().map(|commit| store.commit(commit));
+    for (number, committed) in futures::future::join_all(committing).await.into_iter().enumerate() {
+        assert_eq!(committed.is_ok(), number % 4 != 0, "r{number}: {committed:?}");
+        let document = store.document("app", &format!("r{number}")).await.expect("read");
+        assert_eq!(document.is_some(), number % 4 != 0, "r{number}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,7 +263,7 @@ async fn exercise(store: &Store) {
             })
             .await;
     }
-    store.abandon("r1", "ann", "test", at(100_000)).await.expect("abandoned");
+    store.abandon("r1", "ann", "test", Vec::new(), at(100_000)).await.expect("abandoned");
     store.push_component("mail", "c1", vec![1], "[]", at(1)).await.expect("pushed");
     store.component("mail", Some(1)).await.expect("read");
     store.component_by_digest("c1").await.expect("read");

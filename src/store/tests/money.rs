@@ -102,7 +102,7 @@ async fn r7_charge_and_mark_are_one_commit() {
     assert_eq!(everything(&store, "r1").await, before);
 
     // Whoever has lost the run meanwhile is told so, and does not act on it.
-    store.abandon("r1", "ann", "test", at(4_000)).await.expect("abandoned");
+    store.abandon("r1", "ann", "test", Vec::new(), at(4_000)).await.expect("abandoned");
     assert_fenced(store.commit(commit).await);
     assert_fenced(store.commit(marking(&fence, &a, 3_000)).await);
 }

@@ -88,10 +88,11 @@ async fn a_person_settles_an_effect_as_failed() {
     let run = run_of(&store, "r1").await;
     assert_eq!(run.failure.map(|failure| failure.message).as_deref(), Some("never arrived"));
     assert_eq!(step_of(&store, "r1", "a").await.state, StepState::Failed);
-    // And it can be resumed: the same key again.
+    // And it can be resumed: the same key again (R8).
     let (_, a) = claim_step(&store, "r1", "w2", "a", "d2", BELIEVABLE_FROM + 1).await;
     assert_eq!((a.number, a.key_retries), (2, 0));
-    assert_eq!(a.begun_at, Some(at(2_000)), "under this key it may have begun");
+    // Somebody said that it did not happen, so nothing has begun under this key.
+    assert_eq!(a.begun_at, None);
 }
 
 #[tokio::test]
@@ -150,7 +151,7 @@ async fn s1_settling_does_not_put_two_runs_into_one_scope() {
     let state = store.resolve_effect(resolution(succeeded(), 3_000)).await.expect("settled");
     assert_eq!(state, RunState::Blocked, "r2 is there");
     assert_eq!(step_of(&store, "r1", "a").await.state, StepState::Completed);
-    store.abandon("r2", "ann", "test", at(3_100)).await.expect("abandoned");
+    store.abandon("r2", "ann", "test", Vec::new(), at(3_100)).await.expect("abandoned");
     let (_, b) = claim_step(&store, "r1", "w1", "b", "d2", 3_200).await;
     assert_eq!(b.number, 1);
 }
@@ -159,8 +160,8 @@ async fn s1_settling_does_not_put_two_runs_into_one_scope() {
 async fn s6_an_abandoned_run_stays_abandoned_and_its_effect_in_the_inbox() {
     let (_place, store) = store().await;
     let (fence, a) = in_doubt(&store).await;
-    assert!(store.abandon("r1", "ann", "no longer wanted", at(2_200)).await.expect("abandoned"));
-    assert!(!store.abandon("r1", "ann", "again", at(2_300)).await.expect("answered"));
+    assert!(store.abandon("r1", "ann", "no longer wanted", Vec::new(), at(2_200)).await.expect("abandoned"));
+    assert!(!store.abandon("r1", "ann", "again", Vec::new(), at(2_300)).await.expect("answered"));
 
     // The worker in the middle comes back, with a success.
     let settled = EffectRecord { state: EffectState::Succeeded, ..mark(&fence, &a, 2_100) };
@@ -196,7 +197,7 @@ async fn s6_children_are_abandoned_too() {
     // A child that has failed stays failed; what is under it is still found.
     let (fence, a) = claim_step(&store, "child", "w1", "a", "d1", 2_000).await;
     assert_done(store.commit(failing(&fence, &a, 2_100)).await);
-    assert!(store.abandon("root", "ann", "test", at(3_000)).await.expect("abandoned"));
+    assert!(store.abandon("root", "ann", "test", Vec::new(), at(3_000)).await.expect("abandoned"));
     for (id, state) in [
         ("root", RunState::Abandoned),
         ("child", RunState::Failed),
@@ -205,5 +206,5 @@ async fn s6_children_are_abandoned_too() {
     ] {
         assert_eq!(run_of(&store, id).await.state, state, "{id}");
     }
-    assert!(!store.abandon("r9", "ann", "test", at(3_000)).await.expect("answered"));
+    assert!(!store.abandon("r9", "ann", "test", Vec::new(), at(3_000)).await.expect("answered"));
 }

@@ -78,7 +78,7 @@ async fn r14_whoever_lost_the_run_writes_nothing_more() {
     assert_fenced(store.commit(marking(&old, &a, 60_100)).await);
     assert_fenced(store.commit(Commit::new(old.clone(), at(60_100))).await);
     assert_fenced(store.renew(&old, "w1", LEASE, at(60_100)).await);
-    assert_fenced(store.release(&old, at(60_100)).await);
+    assert_fenced(store.release(&old).await);
     assert_fenced(store.wake(&old, reservation("a", "d3"), at(60_100)).await);
     assert_eq!(everything(&store, "r1").await, before);
     assert_done(store.commit(completing(&new, &again, "2", 60_200)).await);

@@ -52,10 +52,10 @@ async fn s1_a_scope_holds_one_run_of_a_workflow_unless_forced() {
     publish(&store, NewRun { forced: true, ..scoped("forced", "acme") }).await;
 
     // The forced one is there, although it asked nobody.
-    store.abandon("r1", "ann", "test", at(2_000)).await.expect("abandoned");
+    store.abandon("r1", "ann", "test", Vec::new(), at(2_000)).await.expect("abandoned");
     let refused = store.publish(scoped("r3", "acme")).await.expect_err("the forced one occupies the scope");
     assert!(matches!(refused, PublishError::Occupied(occupant) if occupant.run == "forced"));
-    store.abandon("forced", "ann", "test", at(2_000)).await.expect("abandoned");
+    store.abandon("forced", "ann", "test", Vec::new(), at(2_000)).await.expect("abandoned");
     publish(&store, scoped("r3", "acme")).await;
 }
 
@@ -82,7 +82,7 @@ async fn s1_a_waiting_run_occupies_its_scope_and_a_blocked_one_only_shows() {
     let resume = ClaimRequest { reopen: true, ..request(&run_of(&store, "r1").await, "w1", 10_000, None) };
     assert!(matches!(store.claim(resume.clone()).await, Ok(Claim::Occupied(occupant)) if occupant.run == "r2"));
     assert_eq!(run_of(&store, "r1").await.state, RunState::Blocked);
-    store.abandon("r2", "ann", "test", at(10_000)).await.expect("abandoned");
+    store.abandon("r2", "ann", "test", Vec::new(), at(10_000)).await.expect("abandoned");
     assert!(matches!(store.claim(resume).await, Ok(Claim::Claimed { .. })));
 }
 

@@ -1,0 +1,1 @@
+//! Orders of events that once broke a rule: crashes, refusals, clocks and people in between.
