@@ -1,6 +1,7 @@
 //! The components of a store: pushing them, and having them compiled when they are needed.
 //!
-//! What is loaded and compiled is the sandbox's to keep.
+//! Loaded components are kept in memory by digest. What is kept on disk, and why it can be trusted, is the sandbox's
+//! concern.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +18,17 @@ use crate::policy::Policy;
 use crate::sandbox::{Component, Fault, LoadError, Sandbox};
 use crate::store::{Activated, Pushed, Store, StoreError};
 
+/// How many compiled components are kept.
+const LOADED_MAX: usize = 64;
+
 /// The components of one store, compiled in one sandbox. Clones share them.
 #[derive(Clone)]
 pub struct Registry {
     store: Store,
     sandbox: Sandbox,
     ambient: Ambient,
-    /// A lock for each component that is being compiled: whoever wants it too waits for the first.
+    loaded: Arc<Mutex<HashMap<String, Component>>>,
+    /// A lock for each component that is being loaded: whoever wants it too waits for the first.
     loading: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
@@ -75,7 +80,7 @@ pub enum PushError {
 impl Registry {
     /// The components of `store`, compiled in `sandbox`.
     pub fn new(store: Store, sandbox: Sandbox, ambient: Ambient) -> Registry {
-        Registry { store, sandbox, ambient, loading: Arc::default() }
+        Registry { store, sandbox, ambient, loaded: Arc::default(), loading: Arc::default() }
     }
 
     /// Loads a component, asks what it is and checks that. Stores nothing.
@@ -83,7 +88,9 @@ impl Registry {
     /// # Errors
     /// [`PushError`], every fault of the component's description at once.
     pub async fn inspect(&self, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-        examine(&self.sandbox, bytes, |_| Vec::new()).await
+        let (inspected, component) = examine(&self.sandbox, bytes, |_| Vec::new()).await?;
+        self.keep(component);
+        Ok(inspected)
     }
 
     /// Makes a component the active version of `app`. When it returns, that is durable; on any error the version that was
@@ -97,7 +104,8 @@ impl Registry {
             return Err(PushError::App(app.to_owned()));
         }
         let refused = |actions: &[Descriptor]| classes_refused(app, actions, policy);
-        let inspected = examine(&self.sandbox, bytes.clone(), refused).await?;
+        let (inspected, component) = examine(&self.sandbox, bytes.clone(), refused).await?;
+        self.keep(component);
         let descriptors = json::canonical(&serde_json::to_value(&inspected.actions).unwrap_or(Value::Null));
         let now = self.ambient.clock.now();
         let pushed = self.store.push_component(app, &inspected.digest, bytes, &descriptors, now).await?;
@@ -118,7 +126,7 @@ impl Registry {
             return Err(PushError::Classes(refused));
         }
         let bytes = self.store.component_bytes(&row.digest).await?.ok_or_else(none)?;
-        self.sandbox.load_accepted(bytes).await?;
+        self.keep(self.sandbox.load_accepted(bytes).await?);
         self.store.activate_component(app, version).await?.ok_or_else(none)
     }
 
@@ -132,30 +140,43 @@ impl Registry {
         Ok(descriptors(&row.descriptors).into_iter().find(|descriptor| descriptor.name == action))
     }
 
+    fn keep(&self, component: Component) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.len() >= LOADED_MAX {
+            loaded.clear();
+        }
+        loaded.insert(component.digest().to_owned(), component);
+    }
+
+    fn kept(&self, digest: &str) -> Option<Component> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    }
+
     async fn load(&self, digest: &str) -> Result<Component, String> {
-        if let Some(component) = self.sandbox.loaded(digest) {
+        if let Some(component) = self.kept(digest) {
             return Ok(component);
         }
-        let compiling = {
+        let loading = {
             let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
             loading.entry(digest.to_owned()).or_default().clone()
         };
-        let _first = compiling.lock().await;
-        let loaded = match self.sandbox.loaded(digest) {
+        let _first = loading.lock().await;
+        let loaded = match self.kept(digest) {
             Some(component) => Ok(component),
-            None => self.compile(digest).await,
+            None => self.load_stored(digest).await,
         };
         self.loading.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
         loaded
     }
 
-    async fn compile(&self, digest: &str) -> Result<Component, String> {
+    async fn load_stored(&self, digest: &str) -> Result<Component, String> {
         let bytes = self.store.component_bytes(digest).await.map_err(|error| error.to_string())?;
         let bytes = bytes.ok_or("the store does not have it; push it again")?;
         let component = self.sandbox.load_accepted(bytes).await.map_err(|error| error.to_string())?;
         if component.digest() != digest {
             return Err("its stored bytes have another digest: the store is damaged".to_owned());
         }
+        self.keep(component.clone());
         Ok(component)
     }
 }
@@ -165,7 +186,7 @@ impl Registry {
 /// # Errors
 /// As there.
 pub async fn inspect(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<Inspected, PushError> {
-    examine(sandbox, bytes, |_| Vec::new()).await
+    Ok(examine(sandbox, bytes, |_| Vec::new()).await?.0)
 }
 
 /// Loads, asks and checks; `refused` says what else is wrong with the actions that it has.
@@ -173,7 +194,7 @@ async fn examine(
     sandbox: &Sandbox,
     bytes: Vec<u8>,
     refused: impl FnOnce(&[Descriptor]) -> Vec<String>,
-) -> Result<Inspected, PushError> {
+) -> Result<(Inspected, Component), PushError> {
     let size = bytes.len();
     let component = sandbox.load(bytes).await?;
     let described = component.describe().await.map_err(PushError::Describe)?;
@@ -184,7 +205,13 @@ async fn examine(
         Ok(_) => return Err(PushError::Classes(refused)),
         Err(Refusal(faults)) => return Err(Refusal([faults, refused].concat()).into()),
     };
-    Ok(Inspected { digest: component.digest().to_owned(), bytes: size, actions, imports: component.imports().to_vec() })
+    let inspected = Inspected {
+        digest: component.digest().to_owned(),
+        bytes: size,
+        actions,
+        imports: component.imports().to_vec(),
+    };
+    Ok((inspected, component))
 }
 
 /// The classes that the policy does not allow the app, each with the line that would.

@@ -2,13 +2,13 @@
 //!
 //! It calls no export but `describe`.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{Component as Code, Linker, ResourceType};
+use wasmtime::component::{Component as Compiled, Linker, ResourceType};
 
 use super::bindings::tollgate::action::types as wit;
 use super::bindings::{Action, ActionPre};
@@ -20,21 +20,12 @@ use crate::component::intake::{self, ACTIONS, ImportReport, IntakeError, is_link
 use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed};
 use crate::effect::EffectClass;
 
-/// How many loaded components are kept.
-const LOADED_MAX: usize = 64;
-
 /// A component that can be instantiated. Clones share the compiled code.
 #[derive(Clone)]
 pub struct Component {
-    compiled: Compiled,
-    pub(super) sandbox: Sandbox,
-}
-
-/// What compiling and linking made of it. Holds no sandbox: it is the sandbox that keeps these.
-#[derive(Clone)]
-pub(super) struct Compiled {
     digest: Arc<str>,
-    pre: ActionPre<GuestState>,
+    pub(super) pre: ActionPre<GuestState>,
+    pub(super) sandbox: Sandbox,
     imports: Arc<Vec<ImportReport>>,
 }
 
@@ -55,12 +46,12 @@ pub enum LoadError {
 impl Component {
     /// SHA-256 of the uploaded bytes, in hexadecimal digits.
     pub fn digest(&self) -> &str {
-        &self.compiled.digest
+        &self.digest
     }
 
     /// Every interface that it imports.
     pub fn imports(&self) -> &[ImportReport] {
-        &self.compiled.imports
+        &self.imports
     }
 
     /// Calls `describe` in a sandbox with nothing granted. The schemas come back as texts beside their descriptors, for
@@ -77,7 +68,7 @@ impl Component {
 
 impl std::fmt::Debug for Component {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Component({})", self.digest())
+        write!(formatter, "Component({})", self.digest)
     }
 }
 
@@ -87,8 +78,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 }
 
 impl Sandbox {
-    /// Judges a component in full; then has it compiled and links it, unless it has that component already or its compiled
-    /// form is kept.
+    /// Judges a component in full, has it compiled unless its compiled form is kept already, and links it.
     ///
     /// # Errors
     /// [`LoadError`], which says what was found, what was expected, and what to do.
@@ -98,13 +88,12 @@ impl Sandbox {
         blocking(move || intake::check(&judged, &caps)).await??;
         let sandbox = self.clone();
         let digested = bytes.clone();
-        let (digest, found) = blocking(move || sandbox.find(digest(&digested))).await?;
-        let code = match found {
-            Some(Found::Loaded(component)) => return Ok(component),
-            Some(Found::Code(code)) => code,
+        let (digest, kept) = blocking(move || sandbox.kept(digest(&digested))).await?;
+        let compiled = match kept {
+            Some(compiled) => compiled,
             None => self.compile(&digest, bytes).await?,
         };
-        self.link(digest, code).await
+        self.link(digest, compiled).await
     }
 
     /// As [`Sandbox::load`], for bytes that were accepted before, as those of a store were: where their compiled form is
@@ -115,26 +104,17 @@ impl Sandbox {
     pub async fn load_accepted(&self, bytes: impl Into<Bytes>) -> Result<Component, LoadError> {
         let (bytes, sandbox) = (bytes.into(), self.clone());
         let digested = bytes.clone();
-        match blocking(move || sandbox.find(digest(&digested))).await? {
-            (_, Some(Found::Loaded(component))) => Ok(component),
-            (digest, Some(Found::Code(code))) => self.link(digest, code).await,
+        match blocking(move || sandbox.kept(digest(&digested))).await? {
+            (digest, Some(compiled)) => self.link(digest, compiled).await,
             (_, None) => self.load(bytes).await,
         }
     }
 
-    /// The component of this digest, where it was loaded lately.
-    pub fn loaded(&self, digest: &str) -> Option<Component> {
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.get(digest).map(|compiled| Component { compiled: compiled.clone(), sandbox: self.clone() })
-    }
-
-    /// What there is of a component already. A compiled form that cannot be used is as good as none.
-    fn find(&self, digest: String) -> (String, Option<Found>) {
-        let found = self.loaded(&digest).map(Found::Loaded).or_else(|| {
-            let form = self.cache.as_ref()?.get(&self.entry(&digest))?;
-            form.load(&self.inner.engine).ok().map(Found::Code)
-        });
-        (digest, found)
+    /// The compiled form that is kept, ready to be linked. What cannot be used is as good as none.
+    fn kept(&self, digest: String) -> (String, Option<Compiled>) {
+        let form = self.cache.as_ref().and_then(|cache| cache.get(&self.entry(&digest)));
+        let compiled = form.and_then(|form| form.load(&self.inner.engine).ok());
+        (digest, compiled)
     }
 
     /// The name of a compiled form: for this component, by this engine.
@@ -142,11 +122,11 @@ impl Sandbox {
         format!("{digest}-{}", self.inner.fingerprint)
     }
 
-    async fn compile(&self, digest: &str, bytes: Bytes) -> Result<Code, LoadError> {
+    async fn compile(&self, digest: &str, bytes: Bytes) -> Result<Compiled, LoadError> {
         let form = self.compiler.compile(bytes).await?;
         let (sandbox, entry) = (self.clone(), self.entry(digest));
         blocking(move || {
-            let code = form
+            let compiled = form
                 .load(&sandbox.inner.engine)
                 .map_err(|error| CompileError::Failed(format!("what it made is not for this engine: {error:#}")))?;
             if let Some(cache) = &sandbox.cache
@@ -154,19 +134,19 @@ impl Sandbox {
             {
                 tracing::warn!(%error, folder = %cache.folder().display(), "a compiled component is not kept");
             }
-            Ok(code)
+            Ok(compiled)
         })
         .await?
     }
 
-    async fn link(&self, digest: String, code: Code) -> Result<Component, LoadError> {
+    async fn link(&self, digest: String, compiled: Compiled) -> Result<Component, LoadError> {
         let sandbox = self.clone();
-        blocking(move || sandbox.link_here(digest, code)).await?
+        blocking(move || sandbox.link_here(digest, compiled)).await?
     }
 
-    fn link_here(self, digest: String, code: Code) -> Result<Component, LoadError> {
+    fn link_here(self, digest: String, compiled: Compiled) -> Result<Component, LoadError> {
         let engine = &self.inner.engine;
-        let ty = code.component_type();
+        let ty = compiled.component_type();
         let mut imports = Vec::new();
         let mut linker = self.inner.linker.clone();
         for (name, import) in ty.imports(engine) {
@@ -183,24 +163,11 @@ impl Sandbox {
             }
         }
         let pre = linker
-            .instantiate_pre(&code)
+            .instantiate_pre(&compiled)
             .and_then(ActionPre::new)
             .map_err(|error| LoadError::Link(format!("the component does not fit `{ACTIONS}`: {error:#}")))?;
-        let linked = Compiled { digest: digest.into(), pre, imports: Arc::new(imports) };
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.len() >= LOADED_MAX {
-            loaded.clear();
-        }
-        loaded.insert(linked.digest.clone(), linked.clone());
-        drop(loaded);
-        Ok(Component { compiled: linked, sandbox: self })
+        Ok(Component { digest: digest.into(), pre, sandbox: self, imports: Arc::new(imports) })
     }
-}
-
-/// What there is of a component before anything was done for it.
-enum Found {
-    Loaded(Component),
-    Code(Code),
 }
 
 /// Runs work that computes or reads files on a thread for that. A panic of the engine is its own fault, and must not be the
@@ -272,6 +239,6 @@ fn descriptor(raw: wit::ActionDescriptor) -> (Descriptor, String, Option<String>
 impl Component {
     /// Instantiates it into `store`.
     pub(super) async fn instantiate(&self, store: &mut wasmtime::Store<GuestState>) -> wasmtime::Result<Action> {
-        self.compiled.pre.instantiate_async(store).await
+        self.pre.instantiate_async(store).await
     }
 }

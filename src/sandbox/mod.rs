@@ -18,8 +18,7 @@ mod sockets;
 mod state;
 mod stderr;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
@@ -37,16 +36,13 @@ pub use self::instance::{Attempt, AttemptSetup, CallContext, Instance, Outcome, 
 use self::state::GuestState;
 pub use self::state::{Observer, Unobserved};
 
-/// An engine with everything that a guest can import linked into it, and the components that were compiled for it lately.
-/// Make one per process and share it.
+/// An engine with everything that a guest can import linked into it. Make one per process and share it.
 #[derive(Clone)]
 pub struct Sandbox {
     inner: Arc<Inner>,
     compiler: Arc<dyn Compiler>,
     cache: Option<Cache>,
     caps: Arc<Caps>,
-    /// By digest. What another compiler made, or other caps let through, is not among them.
-    loaded: Arc<Mutex<HashMap<Arc<str>, component::Compiled>>>,
 }
 
 struct Inner {
@@ -75,26 +71,25 @@ impl Sandbox {
         let places = Arc::new(Semaphore::new(engine::INSTANCES_MAX as usize));
         let fingerprint = engine::fingerprint(&engine);
         let inner = Arc::new(Inner { engine, fingerprint, linker, ticker, places });
-        let compiler = Arc::new(InProcess);
-        Ok(Sandbox { inner, compiler, cache: None, caps: Arc::default(), loaded: Arc::default() })
+        Ok(Sandbox { inner, compiler: Arc::new(InProcess), cache: None, caps: Arc::default() })
     }
 
     /// The same sandbox with another compiler than [`InProcess`].
     #[must_use]
     pub fn with_compiler(self, compiler: Arc<dyn Compiler>) -> Sandbox {
-        Sandbox { compiler, loaded: Arc::default(), ..self }
+        Sandbox { compiler, ..self }
     }
 
     /// The same sandbox with a place for compiled forms.
     #[must_use]
     pub fn with_cache(self, cache: Cache) -> Sandbox {
-        Sandbox { cache: Some(cache), loaded: Arc::default(), ..self }
+        Sandbox { cache: Some(cache), ..self }
     }
 
     /// The same sandbox with other caps on what is compiled.
     #[must_use]
     pub fn with_caps(self, caps: Caps) -> Sandbox {
-        Sandbox { caps: Arc::new(caps), loaded: Arc::default(), ..self }
+        Sandbox { caps: Arc::new(caps), ..self }
     }
 }
 

@@ -557,7 +557,9 @@ fn memory_peak_kib() -> u64 {
 async fn a_child_compiles_what_the_host_runs_and_says_what_it_cannot() {
     let world = World::new();
     let mut host = world.host().await;
-    host.sandbox = sandbox().with_compiler(Arc::new(child(ROOMY)));
+    // With a cache that has nothing yet, so that it is the child that compiles.
+    let fresh = |name: &str| Cache::open(world.folder.path().join(name)).unwrap();
+    host.sandbox = sandbox().with_cache(fresh("first")).with_compiler(Arc::new(child(ROOMY)));
     host.registry = tollgate::component::Registry::new(host.store.clone(), host.sandbox.clone(), host.ambient.clone());
     push(&host, "probe", "probe").await;
     let (_, ended) = run(&host, one_step("pure-op", &json!({}), "")).await;
@@ -571,7 +573,7 @@ async fn a_child_compiles_what_the_host_runs_and_says_what_it_cannot() {
     assert!(matches!(&failed, CompileError::Failed(text) if text.contains("cannot be started")), "{failed:?}");
     // A program that is none of ours, and succeeds without an answer.
     let other = ChildProcess::new("/bin/true".into(), Vec::new(), ROOMY);
-    let sandbox = super::support::sandbox().with_compiler(Arc::new(other));
+    let sandbox = sandbox().with_cache(fresh("second")).with_compiler(Arc::new(other));
     let failed = sandbox.load(Handmade::default().bytes()).await.unwrap_err();
     assert!(matches!(&failed, LoadError::Compile(CompileError::Failed(_))), "{failed:?}");
 }

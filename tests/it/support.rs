@@ -12,7 +12,7 @@ use tollgate::budget;
 use tollgate::host::Host;
 use tollgate::policy::Policy;
 use tollgate::run::{DriveOptions, DryRun, Ended, StartRun};
-use tollgate::sandbox::Sandbox;
+use tollgate::sandbox::{Cache, Sandbox};
 use tollgate::store::{Store, StoreOptions};
 use tollgate::workflow::Workflow;
 
@@ -49,10 +49,14 @@ fn read_guest(folder: &Path, name: &str) -> Vec<u8> {
     std::fs::read(folder.join(format!("{name}.wasm"))).expect("the guest was built")
 }
 
-/// One engine for all tests of this process.
+/// One engine for all tests of this process, and one place for what it compiles.
 pub fn sandbox() -> Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
-    SANDBOX.get_or_init(|| Sandbox::new().expect("the sandbox can be set up")).clone()
+    let new = || {
+        let cache = Cache::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")).expect("the folder is ours");
+        Sandbox::new().expect("the sandbox can be set up").with_cache(cache)
+    };
+    SANDBOX.get_or_init(new).clone()
 }
 
 /// A file that cargo built beside the program.
