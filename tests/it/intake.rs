@@ -2,9 +2,11 @@
 //! and that a push that fails changes nothing.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -512,13 +514,32 @@ async fn a_hostile_component_is_stopped_by_the_deadline_and_takes_nothing_of_the
     let began = Instant::now();
     let before = memory_peak_kib();
     let error = compile_error(limits, bytes).await;
-    assert!(matches!(&error, CompileError::Limit(text) if text.contains("2.0 s")), "{error:?}");
+    assert!(matches!(&error, CompileError::Limit(text) if text == "it was not done after 2.0 s"), "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
     let grown = memory_peak_kib().saturating_sub(before);
     assert!(grown < 512 << 10, "the host grew by {grown} KiB");
 }
 
-/// Two processors use up the processor's time before the wall's.
+/// Whatever becomes of the process that asked for it, which kills it at the deadline: a compiler's own time is limited.
+#[test]
+fn a_hostile_component_is_stopped_by_the_limit_on_the_processors_time() {
+    const XCPU: i32 = 24;
+    let mut child = Command::new(program())
+        .arg("compile-component-on-stdin")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let request = [&(2_u64 << 30).to_le_bytes()[..], &1_u64.to_le_bytes(), &nested_loops()].concat();
+    // Dropped when it is written, which ends the request.
+    child.stdin.take().unwrap().write_all(&request).unwrap();
+    let began = Instant::now();
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(XCPU), "{status}");
+    assert!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_component_is_stopped_by_the_limit_on_memory() {
     let error = compile_error(CompileLimits { memory_bytes: 200 << 20, ..ROOMY }, one_long_function()).await;
@@ -536,7 +557,9 @@ fn memory_peak_kib() -> u64 {
 async fn a_child_compiles_what_the_host_runs_and_says_what_it_cannot() {
     let world = World::new();
     let mut host = world.host().await;
-    host.sandbox = sandbox().with_compiler(Arc::new(child(ROOMY)));
+    // With a cache that has nothing yet, so that it is the child that compiles.
+    let fresh = |name: &str| Cache::open(world.folder.path().join(name)).unwrap();
+    host.sandbox = sandbox().with_cache(fresh("first")).with_compiler(Arc::new(child(ROOMY)));
     host.registry = tollgate::component::Registry::new(host.store.clone(), host.sandbox.clone(), host.ambient.clone());
     push(&host, "probe", "probe").await;
     let (_, ended) = run(&host, one_step("pure-op", &json!({}), "")).await;
@@ -550,7 +573,7 @@ async fn a_child_compiles_what_the_host_runs_and_says_what_it_cannot() {
     assert!(matches!(&failed, CompileError::Failed(text) if text.contains("cannot be started")), "{failed:?}");
     // A program that is none of ours, and succeeds without an answer.
     let other = ChildProcess::new("/bin/true".into(), Vec::new(), ROOMY);
-    let sandbox = super::support::sandbox().with_compiler(Arc::new(other));
+    let sandbox = sandbox().with_cache(fresh("second")).with_compiler(Arc::new(other));
     let failed = sandbox.load(Handmade::default().bytes()).await.unwrap_err();
     assert!(matches!(&failed, LoadError::Compile(CompileError::Failed(_))), "{failed:?}");
 }
@@ -605,8 +628,9 @@ async fn a_forged_entry_is_never_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, compiler) = (folder.path().join("cache"), Arc::new(Counting::default()));
     let bytes = Bytes::from(Handmade::default().bytes());
-    let sandbox = compiler.sandbox(&cache);
-    sandbox.load(bytes.clone()).await.unwrap();
+    // Each sandbox has loaded nothing yet.
+    let sandbox = || compiler.sandbox(&cache);
+    sandbox().load(bytes.clone()).await.unwrap();
     let entry = entry(&cache);
     let whole = std::fs::read(&entry).unwrap();
 
@@ -629,19 +653,19 @@ async fn a_forged_entry_is_never_loaded() {
     // Genuine, under this key, of another component.
     let other = Handmade { actions: vec![("other", 0, 0, "{}")], ..Handmade::default() }.bytes();
     std::fs::remove_file(&entry).unwrap();
-    sandbox.load(other).await.unwrap();
+    sandbox().load(other).await.unwrap();
     forgeries.push(("another component".to_owned(), std::fs::read(self::entry(&cache)).unwrap()));
 
     for (what, forged) in forgeries {
         std::fs::write(&entry, &forged).unwrap();
         let before = compiler.count();
-        let component = sandbox.load_accepted(bytes.clone()).await.unwrap();
+        let component = sandbox().load_accepted(bytes.clone()).await.unwrap();
         assert_eq!(compiler.count(), before + 1, "{what}: it was believed");
         assert_ne!(std::fs::read(&entry).unwrap(), forged, "{what}: it was not replaced");
         assert_eq!(component.describe().await.unwrap()[0].0.name, "pure-op", "{what}");
     }
     let before = compiler.count();
-    sandbox.load_accepted(bytes).await.unwrap();
+    sandbox().load_accepted(bytes).await.unwrap();
     assert_eq!(compiler.count(), before, "and the genuine one is believed");
 }
 
