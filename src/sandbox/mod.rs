@@ -9,6 +9,8 @@ mod clocks;
 mod component;
 mod engine;
 mod fault;
+#[cfg(feature = "bench-floors")]
+pub mod floor;
 mod host;
 mod http;
 mod instance;
