@@ -7,6 +7,8 @@ mod descriptor;
 #[cfg(feature = "sqlite")]
 mod registry;
 
-pub use descriptor::{ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, Refusal, check_descriptors};
+pub use descriptor::{
+    ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, PreparedSchemas, Refusal, check_descriptors,
+};
 #[cfg(feature = "sqlite")]
 pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

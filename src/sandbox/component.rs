@@ -15,7 +15,7 @@ use super::host::Refused;
 use super::state::GuestState;
 use super::{Attempt, AttemptSetup, Fault, Sandbox};
 use crate::capability::Phase;
-use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed};
+use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed, PreparedSchemas};
 use crate::effect::EffectClass;
 
 /// The package of this version of the interface.
@@ -279,6 +279,7 @@ fn descriptor(raw: wit::ActionDescriptor) -> (Descriptor, String, Option<String>
             wall_ms: raw.limits.wall_ms,
             requests: raw.limits.requests,
         },
+        prepared: PreparedSchemas::default(),
     };
     (descriptor, raw.config_schema, raw.output_schema)
 }

@@ -68,7 +68,7 @@ impl Bare {
     ///
     /// # Errors
     /// What wasmtime says, or an outcome other than success.
-    pub async fn run(&self, action: &String, context: &CallContext, input: &String) -> Result<Option<String>, String> {
+    pub async fn run(&self, action: &str, context: &CallContext, input: &str) -> Result<Option<String>, String> {
         let mut builder = WasiCtxBuilder::new();
         let state =
             State { wasi: builder.build(), http: WasiHttpCtx::new(), hooks: NoRequests, table: ResourceTable::new() };
@@ -84,7 +84,8 @@ impl Bare {
         };
         let instance: Action = self.pre.instantiate_async(&mut store).await.map_err(|error| format!("{error:#}"))?;
         let actions = instance.tollgate_action_actions();
-        let outcome = actions.call_run(&mut store, action, &context, input).await;
+        let (action, input) = (action.to_owned(), input.to_owned());
+        let outcome = actions.call_run(&mut store, &action, &context, &input).await;
         match outcome.map_err(|error| format!("{error:#}"))? {
             wit::Outcome::Succeeded(output) => Ok(output),
             other => Err(format!("it did not succeed: {other:?}")),
