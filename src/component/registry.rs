@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -46,6 +47,10 @@ pub struct Inspected {
     pub actions: Vec<Descriptor>,
     /// What it imports.
     pub imports: Vec<ImportReport>,
+    /// How long it took to compile and link.
+    pub compiled_in: Duration,
+    /// How long it took to instantiate it and call `describe`.
+    pub described_in: Duration,
 }
 
 /// Why a component is not accepted.
@@ -194,13 +199,18 @@ async fn examine(sandbox: &Sandbox, bytes: Vec<u8>) -> Result<(Inspected, Compon
         return Err(PushError::TooLarge { found: bytes.len(), limit: COMPONENT_BYTES_MAX });
     }
     let size = bytes.len();
+    let began = Instant::now();
     let component = sandbox.load(bytes).await?;
+    let compiled_in = began.elapsed();
     let described = component.describe().await.map_err(PushError::Describe)?;
+    let described_in = began.elapsed().saturating_sub(compiled_in);
     let inspected = Inspected {
         digest: component.digest().to_owned(),
         bytes: size,
         actions: check_descriptors(described)?,
         imports: component.imports().to_vec(),
+        compiled_in,
+        described_in,
     };
     Ok((inspected, component))
 }

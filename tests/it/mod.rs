@@ -6,6 +6,7 @@ mod durability;
 mod egress;
 mod examples;
 mod payloads;
+mod program;
 mod recovery;
 mod sandbox;
 mod support;
