@@ -289,9 +289,7 @@ fn accept_output(descriptor: &Descriptor, limits: &Limits, output: Option<&str>)
         ));
     }
     let value = json::parse(text, bytes_max).map_err(|error| format!("its output is not acceptable JSON: {error}"))?;
-    if let Some(schema) = &descriptor.output_schema
-        && let Err(problems) = crate::schema::validate(schema, &value)
-    {
+    if let Err(problems) = descriptor.check_output(&value) {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Err(format!("its output does not fit its own schema: {}", problems.join("; ")));
     }

@@ -9,6 +9,7 @@
 mod shape;
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use jsonschema::paths::LocationSegment;
 use jsonschema::{PatternOptions, Validator};
@@ -109,6 +110,39 @@ impl Schema {
             problems.push(SchemaProblem { path: String::new(), message: format!("and {more} more problems") });
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// A schema made ready when it is first used, which costs many times what checking a value does. Clones share it.
+#[derive(Clone, Default)]
+pub struct Prepared {
+    made_of: Arc<OnceLock<(Value, Result<Schema, String>)>>,
+}
+
+impl Prepared {
+    /// As [`validate`]. Meant to be asked about one schema always; about another one it is right too, and slow.
+    ///
+    /// # Errors
+    /// As [`validate`].
+    pub fn validate(&self, schema: &Value, instance: &Value) -> Result<(), Vec<SchemaProblem>> {
+        let (made_of, ready) = self.made_of.get_or_init(|| (schema.clone(), Schema::compile(schema)));
+        match ready {
+            Ok(ready) if made_of == schema => ready.validate(instance),
+            _ => validate(schema, instance),
+        }
+    }
+}
+
+/// What is ready says nothing that the schema itself does not.
+impl PartialEq for Prepared {
+    fn eq(&self, _other: &Prepared) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Prepared")
     }
 }
 

@@ -1,10 +1,12 @@
 //! `component push|inspect|activate|list|show`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use tollgate::capability::{Capability, Phase, allows};
 use tollgate::component::{Descriptor, Inspected, descriptors, inspect};
 use tollgate::store::{Activated, ComponentRow};
 
@@ -193,12 +195,65 @@ fn inspected_text(inspected: &Inspected) -> String {
         vec![import.name.clone(), if import.stubbed { "refuses when it is called" } else { "" }.to_owned()]
     });
     let size = size(inspected.bytes as u64);
-    let mut text = fields(&[("digest", Some(inspected.digest.clone())), ("size", Some(size))]);
+    let mut text = fields(&[
+        ("digest", Some(inspected.digest.clone())),
+        ("size", Some(size)),
+        ("compiled in", Some(format!("{:.1} ms", millis(inspected.compiled_in)))),
+        ("instantiated and described in", Some(format!("{:.1} ms", millis(inspected.described_in)))),
+    ]);
     text.push_str(&section("actions", &actions_table(&inspected.actions, None)));
+    for (names, phases, action) in alike(&inspected.actions) {
+        let heading = format!("what {} may touch ({})", names.join(", "), action.effect_class);
+        text.push_str(&section(&heading, &touches_table(action, &phases)));
+    }
     text.push_str(&section("asks to reach", &table(&["action", "methods", "url", ""], requests)));
     let heading = count(inspected.imports.len(), "import", "imports");
     text.push_str(&section(&heading, &table(&["interface", ""], imports)));
     text
+}
+
+/// The actions by what holds for all of a kind: their names, the exports that mean something for them, and one of them.
+fn alike(actions: &[Descriptor]) -> Vec<(Vec<&str>, Vec<Phase>, &Descriptor)> {
+    let mut kinds: Vec<(Vec<&str>, Vec<Phase>, &Descriptor)> = Vec::new();
+    for action in actions {
+        let same = |(_, _, other): &&mut (_, _, &Descriptor)| {
+            (other.effect_class, other.hooks) == (action.effect_class, action.hooks)
+        };
+        match kinds.iter_mut().find(same) {
+            Some((names, ..)) => names.push(&action.name),
+            None => kinds.push((vec![&action.name], phases(action), action)),
+        }
+    }
+    kinds
+}
+
+fn phases(action: &Descriptor) -> Vec<Phase> {
+    let means = |phase: &Phase| match phase {
+        Phase::Describe | Phase::Run => true,
+        Phase::Authorize => action.hooks.authorize,
+        Phase::Plan => action.hooks.plan,
+        Phase::Reconcile => action.hooks.reconcile,
+    };
+    Phase::ALL.into_iter().filter(means).collect()
+}
+
+fn touches_table(action: &Descriptor, phases: &[Phase]) -> String {
+    let header: Vec<&str> = std::iter::once("").chain(phases.iter().map(|phase| phase.as_str())).collect();
+    let row = |capability: Capability| {
+        let may = |phase: &Phase| if allows(action.effect_class, *phase, capability) { "yes" } else { "-" };
+        let cells = phases.iter().map(|phase| may(phase).to_owned());
+        std::iter::once(capability.as_str().to_owned()).chain(cells).collect()
+    };
+    table(&header, Capability::ALL.into_iter().map(row))
+}
+
+/// By phase, what an action may touch.
+fn touches_json(action: &Descriptor) -> Value {
+    let of = |phase: Phase| {
+        let may = Capability::ALL.into_iter().filter(|capability| allows(action.effect_class, phase, *capability));
+        may.map(|capability| Value::from(capability.as_str())).collect::<Value>()
+    };
+    Value::Object(phases(action).into_iter().map(|phase| (phase.as_str().to_owned(), of(phase))).collect())
 }
 
 fn inspected_json(inspected: &Inspected) -> Value {
@@ -208,6 +263,18 @@ fn inspected_json(inspected: &Inspected) -> Value {
         "digest": inspected.digest,
         "bytes": inspected.bytes,
         "actions": actions(&inspected.actions),
+        "touches": inspected
+            .actions
+            .iter()
+            .map(|action| json!({ "action": action.name, "phases": touches_json(action) }))
+            .collect::<Vec<_>>(),
         "imports": imports,
+        "compiled_ms": millis(inspected.compiled_in),
+        "described_ms": millis(inspected.described_in),
     })
+}
+
+/// To the microsecond.
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }

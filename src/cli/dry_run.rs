@@ -6,7 +6,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use tollgate::budget::ChargeItem;
-use tollgate::run::{DryRun as Forecast, PlannedStep, StepForecast};
+use tollgate::host::Host;
+use tollgate::run::{DryRun as Forecast, PlannedStep, StartRun, StepForecast};
 
 use super::answer::Answer;
 use super::context::Common;
@@ -27,6 +28,11 @@ pub async fn dry_run(common: &Common, command: DryRun) -> Result<Answer, CliErro
     let start = command.start.read()?;
     let policy = common.policy()?;
     let host = common.host(common.existing_store().await?, policy)?;
+    self::forecast(&host, start).await
+}
+
+/// Asks what this run would do.
+pub async fn forecast(host: &Host, start: StartRun) -> Result<Answer, CliError> {
     let forecast = host.dry_run(start).await?;
     let exit = if forecast.fails() { Exit::Failed } else { Exit::Done };
     Ok(Answer { exit, text: text(&forecast), json: document(&forecast) })

@@ -3,6 +3,7 @@
 //! Every command returns one [`Answer`], for people and for programs at once; what is printed is decided here, and the exit
 //! code in `exit` alone.
 
+mod action;
 mod answer;
 mod budget;
 pub mod compile;
@@ -69,6 +70,9 @@ enum Command {
     Run(run::Run),
     /// Say what a run would do, without doing it
     DryRun(dry_run::DryRun),
+    /// Perform one action by itself
+    #[command(subcommand)]
+    Action(action::Action),
     /// Look at runs, go on with them, settle them
     #[command(subcommand)]
     Runs(runs::Runs),
@@ -110,6 +114,7 @@ async fn perform(common: &Common, command: Command) -> Result<Answer, CliError> 
         Command::Workflow(command) => workflow::perform(common, command).await,
         Command::Run(command) => run::run(common, command).await,
         Command::DryRun(command) => dry_run::dry_run(common, command).await,
+        Command::Action(command) => action::perform(common, command).await,
         Command::Runs(command) => runs::perform(common, command).await,
         Command::Budget(command) => budget::perform(common, command).await,
         Command::Policy(command) => policy::perform(common, command).await,
@@ -165,6 +170,14 @@ mod tests {
         parses("tollgate runs resume 3f --wait 0s");
         refuses("tollgate run w.yaml --wait 10", "no unit");
         refuses("tollgate run w.yaml --lease 0", "at least 100ms");
+    }
+
+    #[test]
+    fn an_action_is_named_with_its_app() {
+        parses("tollgate action invoke mail/send --config {} --budget emails=1 --key k --wait 0 --lease 2s --json");
+        parses("tollgate action invoke mail/send --config @config.json --dry-run");
+        refuses("tollgate action invoke send", "write it like mail/send");
+        refuses("tollgate action invoke mail/send --dry-run --key k", "cannot be used with");
     }
 
     #[test]

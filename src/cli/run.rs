@@ -75,9 +75,20 @@ impl Driving {
 pub async fn run(common: &Common, command: Run) -> Result<Answer, CliError> {
     let Run { start, key, scope, attach, force, driving } = command;
     let start = StartRun { key, scope, force, ..start.read()? };
-    let (workflow, scope) = (start.workflow.workflow_ref.clone(), start.scope.clone());
     let policy = common.policy()?;
     let host = common.host(common.store().await?, policy)?;
+    self::start(common, host, start, attach, driving).await
+}
+
+/// Starts what was read and performs it; with `attach`, what occupies its scope instead.
+pub async fn start(
+    common: &Common,
+    host: Host,
+    start: StartRun,
+    attach: bool,
+    driving: Driving,
+) -> Result<Answer, CliError> {
+    let (workflow, scope) = (start.workflow.workflow_ref.clone(), start.scope.clone());
     let (run, existing, how) = match host.start(start).await {
         Ok(Started { run, existing: false }) => (run, false, ""),
         Ok(Started { run, existing: true }) => (run, true, ", started before under this key"),

@@ -14,6 +14,7 @@ use crate::effect::EffectClass;
 use crate::egress::pattern::UrlPattern;
 use crate::json;
 use crate::policy::Limits;
+use crate::schema::{Prepared, SchemaProblem};
 
 /// The largest schema that a descriptor may carry.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
@@ -173,6 +174,34 @@ pub struct Descriptor {
     pub meters: Vec<String>,
     /// The limits it asks for.
     pub limits: LimitsNeed,
+    /// Its schemas, made ready when they are first used; `default()` in a new one.
+    #[serde(skip)]
+    pub prepared: PreparedSchemas,
+}
+
+/// The schemas of one action, made ready. Clones share them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PreparedSchemas {
+    config: Prepared,
+    output: Prepared,
+}
+
+impl Descriptor {
+    /// Whether `config` fits its config schema.
+    ///
+    /// # Errors
+    /// As [`crate::schema::validate`].
+    pub fn check_config(&self, config: &Value) -> Result<(), Vec<SchemaProblem>> {
+        self.prepared.config.validate(&self.config_schema, config)
+    }
+
+    /// Whether `output` fits its output schema, if it has one.
+    ///
+    /// # Errors
+    /// As [`crate::schema::validate`].
+    pub fn check_output(&self, output: &Value) -> Result<(), Vec<SchemaProblem>> {
+        self.output_schema.as_ref().map_or(Ok(()), |schema| self.prepared.output.validate(schema, output))
+    }
 }
 
 /// Everything that is wrong with a component, at once. Never empty.
@@ -249,6 +278,7 @@ mod tests {
             http: Vec::new(),
             meters: Vec::new(),
             limits: LimitsNeed::default(),
+            prepared: PreparedSchemas::default(),
         }
     }
 

@@ -9,7 +9,9 @@ pub(crate) mod intake;
 #[cfg(feature = "sqlite")]
 mod registry;
 
-pub use descriptor::{ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, Refusal, check_descriptors};
+pub use descriptor::{
+    ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, PreparedSchemas, Refusal, check_descriptors,
+};
 pub use intake::{Caps, ImportReport, IntakeError, check as check_bytes};
 #[cfg(feature = "sqlite")]
 pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -43,6 +44,10 @@ pub struct Inspected {
     pub actions: Vec<Descriptor>,
     /// What it imports.
     pub imports: Vec<ImportReport>,
+    /// How long it took to compile and link.
+    pub compiled_in: Duration,
+    /// How long it took to instantiate it and call `describe`.
+    pub described_in: Duration,
 }
 
 /// Why a component is not accepted.
@@ -196,8 +201,11 @@ async fn examine(
     refused: impl FnOnce(&[Descriptor]) -> Vec<String>,
 ) -> Result<(Inspected, Component), PushError> {
     let size = bytes.len();
+    let began = Instant::now();
     let component = sandbox.load(bytes).await?;
+    let compiled_in = began.elapsed();
     let described = component.describe().await.map_err(PushError::Describe)?;
+    let described_in = began.elapsed().saturating_sub(compiled_in);
     let declared: Vec<Descriptor> = described.iter().map(|(descriptor, ..)| descriptor.clone()).collect();
     let refused = refused(&declared);
     let actions = match check_descriptors(described) {
@@ -210,6 +218,8 @@ async fn examine(
         bytes: size,
         actions,
         imports: component.imports().to_vec(),
+        compiled_in,
+        described_in,
     };
     Ok((inspected, component))
 }

@@ -106,7 +106,7 @@ pub(super) fn check_input(descriptor: Option<&Descriptor>, step: &Step, input: &
     let Some(descriptor) = descriptor else {
         return Err(format!("the pinned component of {} has no such action", step.action));
     };
-    crate::schema::validate(&descriptor.config_schema, input).map_err(|problems| {
+    descriptor.check_config(input).map_err(|problems| {
         let problems: Vec<String> = problems
             .iter()
             .map(|problem| {

@@ -17,7 +17,7 @@ use super::state::GuestState;
 use super::{Attempt, AttemptSetup, CompileError, Fault, Sandbox};
 use crate::capability::Phase;
 use crate::component::intake::{self, ACTIONS, ImportReport, IntakeError, is_linked, is_wasi_0_2};
-use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed};
+use crate::component::{Descriptor, Hooks, HttpNeed, LimitsNeed, PreparedSchemas};
 use crate::effect::EffectClass;
 
 /// A component that can be instantiated. Clones share the compiled code.
@@ -232,6 +232,7 @@ fn descriptor(raw: wit::ActionDescriptor) -> (Descriptor, String, Option<String>
             wall_ms: raw.limits.wall_ms,
             requests: raw.limits.requests,
         },
+        prepared: PreparedSchemas::default(),
     };
     (descriptor, raw.config_schema, raw.output_schema)
 }

@@ -11,7 +11,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 
 /// How often a running guest is looked at: the grain of the cpu limit, and the longest that a spinning guest keeps a
 /// thread to itself.
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(2);
 
 /// How many guests may be instantiated at once; more wait for a place.
 pub(super) const INSTANCES_MAX: u32 = 64;

@@ -10,6 +10,8 @@ mod compile;
 mod component;
 mod engine;
 mod fault;
+#[cfg(feature = "bench-floors")]
+pub mod floor;
 mod host;
 mod http;
 mod instance;

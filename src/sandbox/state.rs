@@ -112,7 +112,8 @@ pub(super) struct GuestState {
     pub phase: Phase,
     pub memory: MemoryMeter,
     pub cpu: Arc<CpuMeter>,
-    wasi: WasiCtx,
+    /// Of the present phase; made when the guest first asks for anything of it, which most calls never do.
+    wasi: Option<WasiCtx>,
     http: WasiHttpCtx,
     hooks: HttpHooks,
     table: ResourceTable,
@@ -128,7 +129,7 @@ impl GuestState {
             phase: Phase::Describe,
             memory,
             cpu: shared.cpu.clone(),
-            wasi: clocks::context(Phase::Describe, Some(&shared.frozen), &shared.stderr),
+            wasi: None,
             http,
             hooks: HttpHooks::new(shared.egress.clone()),
             table,
@@ -143,9 +144,7 @@ impl GuestState {
         // A growth refused in an earlier phase is no explanation of a trap in this one.
         self.memory.refused = None;
         self.shared.egress.enter(phase);
-        let real = allows(self.shared.class, phase, Capability::RealTime);
-        let frozen = (!real).then_some(&self.shared.frozen);
-        self.wasi = clocks::context(phase, frozen, &self.shared.stderr);
+        self.wasi = None;
     }
 
     /// Whether the phase may use `capability`; a refusal is recorded with its reason.
@@ -170,7 +169,12 @@ impl Drop for GuestState {
 
 impl WasiView for GuestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        let GuestState { wasi, table, shared, phase, .. } = self;
+        let ctx = wasi.get_or_insert_with(|| {
+            let real = allows(shared.class, *phase, Capability::RealTime);
+            clocks::context(*phase, (!real).then_some(&shared.frozen), &shared.stderr)
+        });
+        WasiCtxView { ctx, table }
     }
 }
 

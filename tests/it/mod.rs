@@ -8,6 +8,7 @@ mod examples;
 mod intake;
 mod languages;
 mod payloads;
+mod program;
 mod recovery;
 mod sandbox;
 mod support;
