@@ -71,6 +71,22 @@ impl Bare {
         self.settle(run, step, next, input, RECORD).await;
     }
 
+    /// What the store asks before it settles a step without an effect and reserves the next one: as many statements.
+    pub async fn ask(&mut self, run: &str, step: &str, next: &str) {
+        const ATTEMPT: &str = "SELECT number, dispatch, generation, holder, claim_expires_at FROM tollgate_attempts \
+                               WHERE run_id = $1 AND unit = $2 AND state = 'running'";
+        const BEGUN: &str = "SELECT min(started_at) AS begun_at FROM tollgate_attempts \
+                             WHERE run_id = $1 AND unit = $2 AND (state = 'running' OR may_have_begun = 1)";
+        const STEP: &str = "SELECT * FROM tollgate_steps WHERE run_id = $1 AND key = $2";
+        const EVENT: &str = "SELECT 1 AS found FROM tollgate_events WHERE run_id = $1 AND idempotency_key = $2";
+        let questions =
+            [(ATTEMPT, step), (STEP, step), (STEP, next), (BEGUN, next), (ATTEMPT, next), (EVENT, step), (EVENT, next)];
+        for (sql, key) in questions {
+            let query = sqlx::query(sql).bind(run.to_owned()).bind(key.to_owned());
+            query.fetch_all(&mut self.connection).await.expect("it answers");
+        }
+    }
+
     /// The rows of a result without an effect, and the next step's reservation.
     pub async fn settle_pure(&mut self, run: &str, step: &str, next: &str, input: &str) {
         self.settle(run, step, next, input, SHORT_RECORD).await;

@@ -112,6 +112,7 @@ async fn together(host: &Host, floor_host: &Host, bare: &mut Bare) {
         for step in 0..STEPS_OF_EACH {
             let (this, next) = (format!("s{step}"), format!("s{}", step + 1));
             for run in &runs {
+                bare.ask(run, &this, &next).await;
                 bare.settle_pure(run, &this, &next, &with).await;
             }
         }
@@ -124,7 +125,7 @@ async fn together(host: &Host, floor_host: &Host, bare: &mut Bare) {
     pair.print(
         "3 pure steps of 64 runs at once, claimed, performed and settled, per step",
         "µs",
-        "the same rows in one transaction",
+        "the same statements in one transaction",
         "≤ 2",
     );
     pair.print_rates("   the same, steps per second", "one transaction");
@@ -132,7 +133,7 @@ async fn together(host: &Host, floor_host: &Host, bare: &mut Bare) {
 
 async fn host(sandbox: &Sandbox, path: &Path, provider: &str) -> Host {
     let policy = format!(
-        "version = 1\n[app.invoices]\n[app.probe]\nclasses = [\"pure\", \"ambiguous\"]\n[[app.probe.http]]\n\
+        "version = 1\n[app.invoices]\n[app.probe]\nclasses = [\"pure\", \"transactional\", \"idempotent\", \"ambiguous\"]\n[[app.probe.http]]\n\
          url = \"{provider}/v1/**\"\nmethods = [\"POST\"]\nmeter = {{ emails = 1 }}\nvisible_within = \"1s\"\n\
          addresses = [\"127.0.0.0/8\"]\n"
     );

@@ -41,7 +41,7 @@ fn workflow(world: &World, action: &str, run: &Value) -> String {
     let text = format!(
         "workflow: test/{action}\nparams: {{ type: object, properties: {{ n: {{ type: integer }} }} }}\nsteps:\n  - id: only\n    \
          action: probe/{action}\n    with: {}\noutputs: {{ result: \"{{{{ steps.only.output }}}}\" }}\n",
-        json!({ "run": run })
+        json!({ "plan": [{ "do": "planned", "consumes": [{ "dimension": "emails", "amount": "1" }] }], "run": run })
     );
     std::fs::write(world.folder.path().join(&name), text).expect("the folder is ours");
     name
