@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate::host::Host;
+use tollgate::perform::perform;
 use tollgate::policy::Policy;
 use tollgate::run::{DriveOptions, Ended, StartRun};
 use tollgate::sandbox::Sandbox;
@@ -14,7 +15,7 @@ use tollgate::store::{Store, StoreOptions};
 use tollgate::workflow::Workflow;
 
 use crate::bare::Bare;
-use crate::guests::guest;
+use crate::guests::{Action, guest};
 use crate::measure::{Pair, us};
 
 const ROUNDS: usize = 7;
@@ -30,17 +31,56 @@ pub async fn measure(sandbox: &Sandbox) {
     let floor_host = self::host(sandbox, &floor_path, &provider).await;
     let mut bare = Bare::open(&floor_path).await;
 
+    without_store(sandbox, &provider).await;
     alone(&host, &floor_host, &mut bare, &provider).await;
     together(&host, &floor_host, &mut bare).await;
 }
 
-/// One run, one ambiguous step after the other.
-async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) {
+/// The contract around an ambiguous step whose journal keeps nothing: what of it is not the store's.
+async fn without_store(sandbox: &Sandbox, provider: &str) {
+    let with: serde_json::Value = serde_json::from_str(&ambiguous(provider)).expect("it is JSON");
+    let action = Action::load(sandbox, "probe", "amb-op", with, &policy(provider)).await;
+    let mut pair = Pair::default();
+    for round in 0..=ROUNDS {
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            let settled = perform(&action.gate, action.reserved.clone()).await.expect("it settles");
+            assert!(settled.output().is_some(), "{:?}", settled.end());
+        }
+        let figure = us(began.elapsed()) / STEPS as f64;
+        let began = Instant::now();
+        for _ in 0..STEPS {
+            let address = provider.strip_prefix("http://").expect("it is plain").to_owned();
+            let asked = tokio::task::spawn_blocking(move || ask(&address)).await.expect("it does not panic");
+            asked.expect("it is answered");
+        }
+        let floor = us(began.elapsed()) / STEPS as f64;
+        if round > 0 {
+            pair.round(figure, floor);
+        }
+    }
+    pair.print("2a ambiguous step, a journal that keeps nothing", "µs", "a bare request over loopback", "-");
+}
+
+fn ask(address: &str) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"POST /v1/messages HTTP/1.1\r\nhost: bench\r\ncontent-length: 1\r\n\r\nx")?;
+    std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+}
+
+/// What an ambiguous step of the probe is told: plan an e-mail, send it.
+fn ambiguous(provider: &str) -> String {
     let with = json!({
         "plan": [{ "do": "planned", "consumes": [{ "dimension": "emails", "amount": "1" }] }],
         "run": [{ "do": "http", "method": "POST", "url": format!("{provider}/v1/messages"), "body": "x" }],
     });
-    let workflow = || workflow(STEPS, "probe/amb-op", &with.to_string());
+    with.to_string()
+}
+
+/// One run, one ambiguous step after the other.
+async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) {
+    let with = ambiguous(provider);
+    let workflow = || workflow(STEPS, "probe/amb-op", &with);
     let mut pair = Pair::default();
     for round in 0..=ROUNDS {
         let run = start(host, workflow()).await;
@@ -50,7 +90,7 @@ async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) 
 
         let run = start(floor_host, workflow()).await;
         bare.begin().await;
-        bare.reserve(&run, "s0", &with.to_string()).await;
+        bare.reserve(&run, "s0", &with).await;
         bare.commit().await;
         let began = Instant::now();
         for step in 0..STEPS - 1 {
@@ -59,7 +99,7 @@ async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) 
             bare.mark(&run, &this).await;
             bare.commit().await;
             bare.begin().await;
-            bare.settle_effect(&run, &this, &next, &with.to_string()).await;
+            bare.settle_effect(&run, &this, &next, &with).await;
             bare.commit().await;
         }
         let floor = us(began.elapsed()) / (STEPS - 1) as f64;
@@ -68,7 +108,7 @@ async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) 
         }
     }
     pair.print(
-        "2 ambiguous step alone: guest, plan, charge, mark, a request over loopback, settle",
+        "2b ambiguous step alone: guest, plan, charge, mark, a request over loopback, settle",
         "µs",
         "two bare commits of the same rows",
         "≤ 1.3",
@@ -132,18 +172,21 @@ async fn together(host: &Host, floor_host: &Host, bare: &mut Bare) {
 }
 
 async fn host(sandbox: &Sandbox, path: &Path, provider: &str) -> Host {
-    let policy = format!(
-        "version = 1\n[app.invoices]\n[app.probe]\nclasses = [\"pure\", \"transactional\", \"idempotent\", \"ambiguous\"]\n[[app.probe.http]]\n\
-         url = \"{provider}/v1/**\"\nmethods = [\"POST\"]\nmeter = {{ emails = 1 }}\nvisible_within = \"1s\"\n\
-         addresses = [\"127.0.0.0/8\"]\n"
-    );
-    let policy = Policy::parse("bench.toml", &policy).unwrap_or_else(|report| panic!("{report}"));
+    let policy = Policy::parse("bench.toml", &policy(provider)).unwrap_or_else(|report| panic!("{report}"));
     let store = Store::open(&format!("sqlite:{}", path.display()), StoreOptions::default()).await;
     let host = Host::new(store.expect("the store opens"), sandbox.clone(), policy);
     for app in ["probe", "invoices"] {
         host.registry.push(app, guest(app), &host.policy).await.unwrap_or_else(|error| panic!("{error}"));
     }
     host
+}
+
+fn policy(provider: &str) -> String {
+    format!(
+        "version = 1\n[app.invoices]\n[app.probe]\nclasses = [\"pure\", \"transactional\", \"idempotent\", \"ambiguous\"]\n[[app.probe.http]]\n\
+         url = \"{provider}/v1/**\"\nmethods = [\"POST\"]\nmeter = {{ emails = 1 }}\nvisible_within = \"1s\"\n\
+         addresses = [\"127.0.0.0/8\"]\n"
+    )
 }
 
 fn workflow(steps: usize, action: &str, with: &str) -> Workflow {
