@@ -11,7 +11,7 @@ use tollgate::budget::BudgetError;
 use tollgate::component::PushError;
 use tollgate::journal::JournalError;
 use tollgate::run::{DriveError, ResolveRunError, StartError};
-use tollgate::sandbox::{CompileError, Fault, LoadError, SandboxError};
+use tollgate::sandbox::{CompileError, DescribeError, Fault, LoadError, SandboxError};
 use tollgate::source::Report;
 use tollgate::store::{PrefixError, PublishError, ResolveError, StoreError};
 
@@ -217,7 +217,9 @@ impl From<PushError> for CliError {
     fn from(error: PushError) -> CliError {
         match error {
             PushError::Store(error) => error.into(),
-            PushError::Describe(Fault::Host { .. }) => CliError::fault("SANDBOX_FAILED", error.to_string()),
+            PushError::Describe(DescribeError { fault: Fault::Host { .. }, .. }) => {
+                CliError::fault("SANDBOX_FAILED", error.to_string())
+            }
             PushError::Classes(_) => CliError::refused("CLASS_NOT_ALLOWED", error.to_string()),
             PushError::NoSuchVersion { .. } => CliError::refused("COMPONENT_NOT_FOUND", error.to_string())
                 .next("see which there are", "component list"),

@@ -136,6 +136,17 @@ pub struct LimitsNeed {
 }
 
 impl LimitsNeed {
+    /// The limits that are zero, in words.
+    fn zeros(&self) -> impl Iterator<Item = &'static str> {
+        let zeros = [
+            (self.memory_bytes == Some(0), "memory"),
+            (self.cpu_ms == Some(0), "processor time"),
+            (self.wall_ms == Some(0), "elapsed time"),
+        ];
+        // No requests at all is a limit that makes sense.
+        zeros.into_iter().filter_map(|(zero, name)| zero.then_some(name))
+    }
+
     /// The smaller of what the policy grants and what the action asks for.
     pub fn within(&self, granted: &Limits) -> Limits {
         let millis =
@@ -250,6 +261,24 @@ pub fn check_descriptors(described: Vec<(Descriptor, String, Option<String>)>) -
             if let Err(error) = need.pattern() {
                 fault(format!("it asks for the URL `{}`, which {error}", need.url));
             }
+            let is_method =
+                |method: &String| !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+            if need.methods.is_empty() || !need.methods.iter().all(is_method) {
+                fault(format!(
+                    "it asks for `{}` with the methods {:?}; name at least one, in capitals: \"GET\", \"POST\"",
+                    need.url, need.methods
+                ));
+            }
+        }
+        for (index, meter) in descriptor.meters.iter().enumerate() {
+            if !crate::budget::is_dimension(meter) {
+                fault(format!("its meter `{meter}` is no dimension: 1 to 64 letters, digits, `_`, `-` or `.`"));
+            } else if descriptor.meters[..index].contains(meter) {
+                fault(format!("it lists the meter `{meter}` twice"));
+            }
+        }
+        for name in descriptor.limits.zeros() {
+            fault(format!("its limit on {name} is 0, under which nothing runs; leave it out to take the policy's"));
         }
         checked.push(descriptor);
     }
@@ -293,6 +322,28 @@ mod tests {
         assert_eq!(faults.len(), 5, "{faults:#?}");
         for (fault, expected) in
             faults.iter().zip(["lower case", "no `reconcile`", "config schema is not JSON", "output schema", "twice"])
+        {
+            assert!(fault.contains(expected), "{fault} should mention {expected}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_before_anybody_runs_it() {
+        let broken = Descriptor {
+            http: vec![
+                HttpNeed { url: "https://a.example/**".to_owned(), methods: Vec::new(), safe: false },
+                HttpNeed { url: "https://b.example/**".to_owned(), methods: vec!["post".to_owned()], safe: false },
+            ],
+            meters: vec!["bad meter!".to_owned(), "emails".to_owned(), "emails".to_owned()],
+            limits: LimitsNeed { memory_bytes: Some(0), requests: Some(0), ..LimitsNeed::default() },
+            ..descriptor("send", EffectClass::Pure, false)
+        };
+        let Err(Refusal(faults)) = check_descriptors(vec![(broken, "{}".to_owned(), None)]) else {
+            panic!("a refusal was expected")
+        };
+        assert_eq!(faults.len(), 5, "{faults:#?}");
+        for (fault, expected) in
+            faults.iter().zip(["a.example", "\"post\"", "bad meter!", "`emails` twice", "memory is 0"])
         {
             assert!(fault.contains(expected), "{fault} should mention {expected}");
         }

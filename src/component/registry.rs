@@ -16,7 +16,7 @@ use crate::component::descriptor::is_name;
 use crate::json;
 use crate::perform::Components;
 use crate::policy::Policy;
-use crate::sandbox::{Component, Fault, LoadError, Sandbox};
+use crate::sandbox::{Component, DescribeError, LoadError, Sandbox};
 use crate::store::{Activated, Pushed, Store, StoreError};
 
 /// How many compiled components are kept.
@@ -61,7 +61,7 @@ pub enum PushError {
     Load(#[from] LoadError),
     /// `describe` did not return; for the guest's author.
     #[error("{0}")]
-    Describe(Fault),
+    Describe(DescribeError),
     /// What it says of itself is not acceptable, for the guest's author; and, at the same time, the classes that the policy
     /// does not allow the app.
     #[error(transparent)]

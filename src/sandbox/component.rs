@@ -43,6 +43,23 @@ pub enum LoadError {
     Link(String),
 }
 
+/// Why `describe` did not return; for the guest's author, who has no attempt to look at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{fault}{}", said(.stderr))]
+pub struct DescribeError {
+    /// What stopped it.
+    pub fault: Fault,
+    /// The last part of what it wrote to stderr: a panic's message.
+    pub stderr: String,
+}
+
+fn said(stderr: &str) -> String {
+    match stderr.trim() {
+        "" => String::new(),
+        text => format!("\nit wrote to stderr:\n    {}", text.replace('\n', "\n    ")),
+    }
+}
+
 impl Component {
     /// SHA-256 of the uploaded bytes, in hexadecimal digits.
     pub fn digest(&self) -> &str {
@@ -58,11 +75,17 @@ impl Component {
     /// [`crate::component::check_descriptors`].
     ///
     /// # Errors
-    /// [`Fault`] where it trapped or ran into a limit.
-    pub async fn describe(&self) -> Result<Vec<(Descriptor, String, Option<String>)>, Fault> {
+    /// [`DescribeError`] where it trapped or ran into a limit.
+    pub async fn describe(&self) -> Result<Vec<(Descriptor, String, Option<String>)>, DescribeError> {
         let attempt = Attempt::new(&self.sandbox, AttemptSetup::describe()).await;
-        let described = attempt.instantiate(self, Phase::Describe).await?.describe().await?;
-        Ok(described.into_iter().map(descriptor).collect())
+        let described = match attempt.instantiate(self, Phase::Describe).await {
+            Ok(instance) => instance.describe().await,
+            Err(fault) => Err(fault),
+        };
+        match described {
+            Ok(described) => Ok(described.into_iter().map(descriptor).collect()),
+            Err(fault) => Err(DescribeError { fault, stderr: attempt.record().stderr }),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::compile::{
     Cache, CacheError, ChildProcess, CompileError, CompileLimits, CompiledForm, Compiler, InProcess,
     serve_one_compilation,
 };
-pub use self::component::{Component, LoadError};
+pub use self::component::{Component, DescribeError, LoadError};
 pub use self::fault::Fault;
 pub use self::instance::{Attempt, AttemptSetup, CallContext, Instance, Outcome, PlanIssue, Planned, Reconciled};
 use self::state::GuestState;
