@@ -10,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::effect::{EffectState, Known, Recovery, recovery};
 use crate::egress::Egress;
 use crate::journal::{EffectRecord, Failure, codes};
+use crate::policy::units::format_duration;
 use crate::sandbox::{Attempt, Component, Instance};
 
 /// What the journal says about a step.
@@ -111,8 +112,8 @@ pub(super) async fn recall(gate: &Gate, step: Reserved) -> Result<Recalled, Halt
                 format!(
                     "the effect may have begun {} ago, the provider remembers its key for {}, and the action has no \
                      `reconcile` to ask",
-                    humantime::format_duration(seconds(now.since(begun_at.unwrap_or(now)))),
-                    humantime::format_duration(window.unwrap_or_default()),
+                    format_duration(seconds(now.since(begun_at.unwrap_or(now)))),
+                    format_duration(window.unwrap_or_default()),
                 ),
             );
             let record = EffectRecord { state: EffectState::Ambiguous, failure: Some(failure.clone()), ..record };
