@@ -1,7 +1,11 @@
 //! A line a step as it goes, on stderr: for whoever watches, and for nobody where there is no terminal.
+//!
+//! Each begins with how many of the run's steps have ended. The line of the step that is under way says for how long it
+//! has been, second by second, so that a slow action and a dead one can be told apart.
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tollgate::clock::Timestamp;
 use tollgate::journal::StepEnd;
@@ -25,10 +29,31 @@ pub struct Lines {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The step that is under way, as its line begins.
-    open: Option<String>,
+    /// The step that is under way.
+    open: Option<Open>,
     /// The last line, so that what is polled is said once.
     last: String,
+    /// Steps of the run that have ended well.
+    done: usize,
+    /// Steps of the run in all.
+    total: usize,
+}
+
+/// The line of a step that is under way, which is written over.
+#[derive(Debug)]
+struct Open {
+    text: String,
+    since: Instant,
+}
+
+impl Open {
+    fn shown(&self) -> String {
+        match self.since.elapsed() {
+            // Most steps are done by then, and a line that changes is hard to read.
+            elapsed if elapsed < Duration::from_secs(1) => self.text.clone(),
+            elapsed => format!("{}  {}", self.text, for_reading(elapsed)),
+        }
+    }
 }
 
 impl Lines {
@@ -38,9 +63,27 @@ impl Lines {
         Lines { shown: live || verbose, live, verbose, state: Mutex::default() }
     }
 
+    /// Begins to count the steps of a run: how many have ended well, and how many it has.
+    pub fn count(&self, done: usize, total: usize) {
+        let mut state = self.state();
+        (state.done, state.total) = (done, total);
+    }
+
+    /// Says once more for how long the step that is under way has been. To be called about every second.
+    pub fn tick(&self) {
+        let state = self.state();
+        if let Some(open) = state.open.as_ref().filter(|_| self.live) {
+            eprint(&format!("\r\u{1b}[K{}", open.shown()));
+        }
+    }
+
     /// Takes away the line of a step that is under way, so that whoever prints next begins a line.
     pub fn close(&self) {
         self.opens(None);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A whole line, above the one that is open.
@@ -48,25 +91,43 @@ impl Lines {
         if !self.shown {
             return;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if state.last == text {
             return;
         }
         text.clone_into(&mut state.last);
-        let again = state.open.as_deref().unwrap_or_default();
+        let again = state.open.as_ref().map(Open::shown).unwrap_or_default();
         match self.live {
             true => eprint(&format!("\r\u{1b}[K{}\n{again}", clean(text))),
             false => eprint(&format!("{}\n", clean(text))),
         }
     }
 
-    fn opens(&self, text: Option<String>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.live && (text.is_some() || state.open.is_some()) {
-            eprint(&format!("\r\u{1b}[K{}", text.as_deref().unwrap_or_default()));
+    /// The line of what is under way now, if anything is.
+    fn opens(&self, open: Option<Open>) {
+        let mut state = self.state();
+        if self.live && (open.is_some() || state.open.is_some()) {
+            eprint(&format!("\r\u{1b}[K{}", open.as_ref().map(Open::shown).unwrap_or_default()));
         }
         state.last.clear();
-        state.open = text.filter(|_| self.live);
+        state.open = open.filter(|_| self.live);
+    }
+}
+
+/// How many of the steps have ended, once that is known.
+fn counter(state: &State) -> String {
+    match state.total {
+        0 => String::new(),
+        total => format!("{}/{total}  ", state.done),
+    }
+}
+
+/// A duration for whoever watches it grow.
+fn for_reading(elapsed: Duration) -> String {
+    match elapsed.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
     }
 }
 
@@ -76,7 +137,12 @@ impl Observer for Lines {
         if self.live {
             let of = total.map_or_else(String::new, |total| format!(" of {total}"));
             let text = excerpt(&format!("{step}  {done}{of}  {message}"));
-            self.opens(Some(format!("  {}", clean(&text))));
+            let (counter, since) = {
+                let state = self.state();
+                // The step has told how far it is: its time goes on.
+                (counter(&state), state.open.as_ref().map_or_else(Instant::now, |open| open.since))
+            };
+            self.opens(Some(Open { text: format!("  {counter}{}", clean(&text)), since }));
         }
     }
 
@@ -90,19 +156,28 @@ impl Observer for Lines {
 impl Watch for Lines {
     fn step_begins(&self, step: &str, action: &str, attempt: u32) {
         let attempt = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-        self.opens(Some(format!("  {step}  {action}{attempt} …")));
+        let counter = counter(&self.state());
+        self.opens(Some(Open { text: format!("  {counter}{step}  {action}{attempt} …"), since: Instant::now() }));
     }
 
     fn step_settled(&self, step: &str, settled: &Settled) {
         self.opens(None);
-        self.line(&format!("  {step}  {}", end(settled)));
+        let counter = {
+            let mut state = self.state();
+            if matches!(settled.end(), StepEnd::Completed { .. }) {
+                state.done = (state.done + 1).min(state.total);
+            }
+            counter(&state)
+        };
+        self.line(&format!("  {counter}{step}  {}", end(settled)));
     }
 
     fn waits(&self, until: Timestamp) {
         // Mostly the step that was settled last has just said so.
         let until = format!("waits until {until}");
         let is_said = |state: &State| state.last.contains(&until);
-        if !is_said(&self.state.lock().unwrap_or_else(PoisonError::into_inner)) {
+        let said = is_said(&self.state());
+        if !said {
             self.line(&format!("  {until}"));
         }
     }

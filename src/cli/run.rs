@@ -1,13 +1,15 @@
 //! `run`, and performing a run from the command line.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
 use tollgate::host::Host;
+use tollgate::run::state::StepState;
 use tollgate::run::{DriveOptions, StartError, StartRun, Started};
-use tollgate::store::PublishError;
+use tollgate::store::{PublishError, StepRow};
 
 use super::answer::Answer;
 use super::context::{Common, duration, lease};
@@ -65,7 +67,20 @@ impl Driving {
         let lines = Arc::new(Lines::new(self.verbose));
         host.watch = lines.clone();
         let options = DriveOptions { holder: holder(&host), lease: self.lease, wait: self.wait, reopen };
-        let ended = host.drive(run, options).await;
+        if let Some(snapshot) = host.store.snapshot(run).await? {
+            let done = |step: &&StepRow| matches!(step.state, StepState::Completed | StepState::Skipped);
+            lines.count(snapshot.steps.iter().filter(done).count(), snapshot.steps.len());
+        }
+        let ended = {
+            let mut driving = pin!(host.drive(run, options));
+            let mut seconds = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                tokio::select! {
+                    ended = &mut driving => break ended,
+                    _ = seconds.tick() => lines.tick(),
+                }
+            }
+        };
         lines.close();
         outcome::answer(common, &host.store, run, ended?, existing).await
     }

@@ -240,3 +240,33 @@ async fn a_component_is_shown_what_it_may_touch() {
     let text = String::from_utf8(text.stdout).expect("it is text");
     assert!(text.contains("what send may touch (ambiguous)"), "{text}");
 }
+
+/// `script`, of bsdutils, which Debian counts as essential, gives the program a terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_sees_how_many_steps_have_ended_and_for_how_long_one_has_been_under_way() {
+    let world = world().await;
+    let step = |id: &str, run: Value| {
+        format!("  - id: {id}\n    action: probe/pure-op\n    with: {}\n", json!({ "run": run }))
+    };
+    let (slow, quick) = (json!([{ "do": "sleep", "ms": 2_600 }]), json!([{ "do": "count" }]));
+    let text = format!("workflow: test/slow\nsteps:\n{}{}", step("slow", slow), step("quick", quick));
+    std::fs::write(world.folder.path().join("slow.yaml"), text).expect("the folder is ours");
+
+    let shown = Command::new("script")
+        .current_dir(world.folder.path())
+        .env("TOLLGATE_STORE", format!("sqlite:{}", world.store_path().display()))
+        .env_remove("TOLLGATE_CRASH_AT")
+        .args(["--quiet", "--return", "--command", &format!("{} run slow.yaml", program().display()), "/dev/null"])
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success(), "{text}");
+    for part in [
+        "0/2  slow  probe/pure-op …",
+        "0/2  slow  probe/pure-op …  1 s",
+        "1/2  slow  completed",
+        "2/2  quick  completed",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
