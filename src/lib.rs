@@ -56,7 +56,7 @@ pub mod component;
 pub mod crash;
 pub mod effect;
 pub mod egress;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub mod host;
 pub mod journal;
 pub mod json;
@@ -66,7 +66,7 @@ pub mod run;
 pub mod sandbox;
 pub mod schema;
 pub mod source;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub mod store;
 pub mod worker;
 pub mod workflow;

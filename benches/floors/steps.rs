@@ -29,7 +29,7 @@ pub async fn measure(sandbox: &Sandbox) {
     let host = host(sandbox, &folder.path().join("figure.db"), &provider).await;
     let floor_path = folder.path().join("floor.db");
     let floor_host = self::host(sandbox, &floor_path, &provider).await;
-    let mut bare = Bare::open(&floor_path).await;
+    let mut bare = Bare::open(&floor_path);
 
     without_store(sandbox, &provider).await;
     alone(&host, &floor_host, &mut bare, &provider).await;
@@ -89,18 +89,18 @@ async fn alone(host: &Host, floor_host: &Host, bare: &mut Bare, provider: &str) 
         let figure = us(began.elapsed()) / STEPS as f64;
 
         let run = start(floor_host, workflow()).await;
-        bare.begin().await;
-        bare.reserve(&run, "s0", &with).await;
-        bare.commit().await;
+        bare.begin();
+        bare.reserve(&run, "s0", &with);
+        bare.commit();
         let began = Instant::now();
         for step in 0..STEPS - 1 {
             let (this, next) = (format!("s{step}"), format!("s{}", step + 1));
-            bare.begin().await;
-            bare.mark(&run, &this).await;
-            bare.commit().await;
-            bare.begin().await;
-            bare.settle_effect(&run, &this, &next, &with).await;
-            bare.commit().await;
+            bare.begin();
+            bare.mark(&run, &this);
+            bare.commit();
+            bare.begin();
+            bare.settle_effect(&run, &this, &next, &with);
+            bare.commit();
         }
         let floor = us(began.elapsed()) / (STEPS - 1) as f64;
         if round > 0 {
@@ -142,21 +142,21 @@ async fn together(host: &Host, floor_host: &Host, bare: &mut Bare) {
         for _ in 0..RUNS {
             runs.push(start(floor_host, workflow(STEPS_OF_EACH + 1, "invoices/triage", &with)).await);
         }
-        bare.begin().await;
+        bare.begin();
         for run in &runs {
-            bare.reserve(run, "s0", &with).await;
+            bare.reserve(run, "s0", &with);
         }
-        bare.commit().await;
+        bare.commit();
         let began = Instant::now();
-        bare.begin().await;
+        bare.begin();
         for step in 0..STEPS_OF_EACH {
             let (this, next) = (format!("s{step}"), format!("s{}", step + 1));
             for run in &runs {
-                bare.ask(run, &this, &next).await;
-                bare.settle_pure(run, &this, &next, &with).await;
+                bare.ask(run, &this, &next);
+                bare.settle_pure(run, &this, &next, &with);
             }
         }
-        bare.commit().await;
+        bare.commit();
         let floor = us(began.elapsed()) / (RUNS * STEPS_OF_EACH) as f64;
         if round > 0 {
             pair.round(figure, floor);

@@ -6,12 +6,12 @@
 
 mod descriptor;
 pub(crate) mod intake;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod registry;
 
 pub use descriptor::{
     ActionName, Descriptor, Hooks, HttpNeed, LimitsNeed, PreparedSchemas, Refusal, check_descriptors,
 };
 pub use intake::{Caps, ImportReport, IntakeError, check as check_bytes};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub use registry::{Inspected, PushError, Registry, descriptors, inspect};

@@ -4,24 +4,24 @@
 
 pub mod state;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod drive;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod dry_run;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod resolve;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod resume_point;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 mod start;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub use drive::{DriveError, DriveOptions, Ended};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub use dry_run::{BudgetForecast, DryRun, PlannedEffect, PlannedStep, RunsOut, StepForecast, StepIssue};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub use resolve::{Resolve, ResolveRunError, Verdict};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "store")]
 pub use start::{StartError, StartRun, Started};
 
 use crate::clock::Timestamp;

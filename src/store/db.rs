@@ -2,8 +2,9 @@
 //!
 //! SQL is written once, by the verbs, with `$1` placeholders and `@` before each table's name; what stands here turns
 //! it into the database's own. There are two ways in. [`Database::read`] opens a read transaction on a pooled
-//! connection; [`Database::write`] hands a whole write transaction to the one writer, as a closure, in one hop. This
-//! module knows no table and no rule of the design.
+//! connection; [`Database::write`] hands a whole write transaction to the one writer, as a closure, in one hop. On SQLite
+//! a statement is executed where it is asked for, on the thread that asks: it takes microseconds, and a hop to another
+//! thread would cost more than most of them. This module knows no table and no rule of the design.
 
 mod sqlite;
 mod writer;
@@ -11,13 +12,11 @@ mod writer;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use serde::de::DeserializeOwned;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
-
 use super::error::StoreError;
 use crate::clock::Timestamp;
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use sqlite::{Connection, Readers};
 use writer::Writer;
 
 /// What to do where there is no store yet.
@@ -38,7 +37,7 @@ pub(super) struct Database {
 
 #[derive(Debug)]
 enum Backend {
-    Sqlite { readers: SqlitePool, writer: Writer },
+    Sqlite { readers: Arc<Readers>, writer: Writer },
 }
 
 impl Database {
@@ -51,14 +50,14 @@ impl Database {
             file.check_is_a_store(&names).await?;
         }
         let writer = Writer::start(file.clone(), names.clone()).await?;
-        Ok(Database { names, backend: Backend::Sqlite { readers: file.readers(), writer } })
+        Ok(Database { names, backend: Backend::Sqlite { readers: Arc::new(Readers::of(file)), writer } })
     }
 
     /// A read transaction: everything read through it is of one moment. `doing` completes "the store failed while …".
     /// Dropping it ends it.
     pub(super) async fn read(&self, doing: &'static str) -> Result<Tx, StoreError> {
         let connection = match &self.backend {
-            Backend::Sqlite { readers, .. } => Connection::Reader(sqlite::begin_read(readers, doing).await?),
+            Backend::Sqlite { readers, .. } => readers.begin(doing).await?,
         };
         Ok(Tx { connection, names: self.names.clone(), doing })
     }
@@ -76,7 +75,7 @@ impl Database {
         }
     }
 
-    /// Every statement sent so far, as it was sent.
+    /// Every statement sent so far, as the verbs write it, with the tables' names.
     #[cfg(test)]
     pub(super) fn statements(&self) -> Vec<String> {
         self.names.statements()
@@ -90,35 +89,19 @@ pub(super) struct Tx {
     doing: &'static str,
 }
 
-enum Connection {
-    /// The writer's own connection, for as long as the process lives.
-    Writer(SqliteConnection),
-    /// A pooled one, in a transaction that ends when this is dropped.
-    Reader(Transaction<'static, Sqlite>),
-}
-
-impl Connection {
-    fn sqlite(&mut self) -> &mut SqliteConnection {
-        match self {
-            Connection::Writer(connection) => connection,
-            Connection::Reader(transaction) => transaction,
-        }
-    }
-}
-
 impl Tx {
     /// Executes one statement; how many rows it changed.
     pub(super) async fn execute(&mut self, sql: &str, args: Vec<Arg>) -> Result<u64, StoreError> {
-        let query = bind(self.names.statement(sql, &args, self.doing)?, args);
-        let done = query.execute(self.connection.sqlite()).await.map_err(|error| self.failed(error))?;
-        Ok(done.rows_affected())
+        let sql = self.names.statement(sql, &args, self.doing)?;
+        self.connection.execute(&sql, &args).map_err(|error| sqlite::error_while(self.doing, error))
     }
 
     /// Every row of one statement.
     pub(super) async fn fetch_all(&mut self, sql: &str, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
-        let query = bind(self.names.statement(sql, &args, self.doing)?, args);
-        let rows = query.fetch_all(self.connection.sqlite()).await.map_err(|error| self.failed(error))?;
-        Ok(rows.into_iter().map(|row| Row { row, doing: self.doing }).collect())
+        let sql = self.names.statement(sql, &args, self.doing)?;
+        let answer = self.connection.fetch_all(&sql, &args).map_err(|error| sqlite::error_while(self.doing, error))?;
+        let Answer { columns, rows } = answer;
+        Ok(rows.into_iter().map(|values| Row { columns: columns.clone(), values, doing: self.doing }).collect())
     }
 
     /// The first row of one statement, if it has one. The statement is always executed to its end.
@@ -130,22 +113,6 @@ impl Tx {
     pub(super) fn corrupt(&self, what: impl Into<String>) -> StoreError {
         StoreError::Corrupt { doing: self.doing, what: what.into() }
     }
-
-    fn failed(&self, error: sqlx::Error) -> StoreError {
-        sqlite::error_while(self.doing, error)
-    }
-}
-
-type Query = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
-
-fn bind(sql: Arc<str>, args: Vec<Arg>) -> Query {
-    // Safe: the text comes from the verbs, which put values into arguments and nothing else into the text; the prefix
-    // was checked when the database was opened.
-    args.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, arg| match arg {
-        Arg::Text(value) => query.bind(value),
-        Arg::Int(value) => query.bind(value),
-        Arg::Bytes(value) => query.bind(value),
-    })
 }
 
 /// An argument of a statement. A NULL has a type too: Postgres wants to know it.
@@ -208,15 +175,48 @@ pub(super) fn end_of_prefix(prefix: &str) -> Option<String> {
     None
 }
 
+/// A value of an answer.
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Null,
+    Text(String),
+    Int(i64),
+    Bytes(Vec<u8>),
+}
+
+impl Value {
+    /// What it is, for an error: the value itself may be anybody's.
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Null => "nothing",
+            Value::Text(_) => "text",
+            Value::Int(_) => "an integer",
+            Value::Bytes(_) => "bytes",
+        }
+    }
+}
+
+/// What a statement answered.
+struct Answer {
+    columns: Arc<[String]>,
+    rows: Vec<Vec<Value>>,
+}
+
 /// One row of an answer. Every getter names the column in its error.
 pub(super) struct Row {
-    row: SqliteRow,
+    columns: Arc<[String]>,
+    values: Vec<Value>,
     doing: &'static str,
 }
 
 impl Row {
-    fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(&'r self, column: &str) -> Result<T, StoreError> {
-        self.row.try_get(column).map_err(|error| self.corrupt(column, error))
+    fn value(&self, column: &str) -> Result<&Value, StoreError> {
+        let at = self.columns.iter().position(|name| name == column);
+        at.and_then(|at| self.values.get(at)).ok_or_else(|| self.corrupt(column, "the statement has no such column"))
+    }
+
+    fn unexpected(&self, column: &str, expected: &str, found: &Value) -> StoreError {
+        self.corrupt(column, format!("expected {expected}, found {}", found.kind()))
     }
 
     pub(super) fn corrupt(&self, column: &str, why: impl std::fmt::Display) -> StoreError {
@@ -224,19 +224,27 @@ impl Row {
     }
 
     pub(super) fn text(&self, column: &str) -> Result<String, StoreError> {
-        self.get(column)
+        self.opt_text(column)?.ok_or_else(|| self.unexpected(column, "text", &Value::Null))
     }
 
     pub(super) fn opt_text(&self, column: &str) -> Result<Option<String>, StoreError> {
-        self.get(column)
+        match self.value(column)? {
+            Value::Null => Ok(None),
+            Value::Text(text) => Ok(Some(text.clone())),
+            other => Err(self.unexpected(column, "text", other)),
+        }
     }
 
     pub(super) fn int(&self, column: &str) -> Result<i64, StoreError> {
-        self.get(column)
+        self.opt_int(column)?.ok_or_else(|| self.unexpected(column, "an integer", &Value::Null))
     }
 
     pub(super) fn opt_int(&self, column: &str) -> Result<Option<i64>, StoreError> {
-        self.get(column)
+        match self.value(column)? {
+            Value::Null => Ok(None),
+            Value::Int(value) => Ok(Some(*value)),
+            other => Err(self.unexpected(column, "an integer", other)),
+        }
     }
 
     pub(super) fn flag(&self, column: &str) -> Result<bool, StoreError> {
@@ -244,7 +252,10 @@ impl Row {
     }
 
     pub(super) fn bytes(&self, column: &str) -> Result<Vec<u8>, StoreError> {
-        self.get(column)
+        match self.value(column)? {
+            Value::Bytes(bytes) => Ok(bytes.clone()),
+            other => Err(self.unexpected(column, "bytes", other)),
+        }
     }
 
     pub(super) fn time(&self, column: &str) -> Result<Timestamp, StoreError> {
@@ -314,7 +325,9 @@ impl Names {
         let statement = match statements.get(sql) {
             Some(statement) => statement.clone(),
             None => {
-                let statement = Statement { sql: self.put_into(sql).into(), parameters: count_parameters(sql) };
+                // SQLite numbers `?2` by its number, and `$2` by where it stands first.
+                let translated = self.put_into(sql).replace('$', "?");
+                let statement = Statement { sql: translated.into(), parameters: count_parameters(sql) };
                 if statements.len() < STATEMENTS_KEPT_MAX {
                     statements.insert(sql.to_owned(), statement.clone());
                 }
@@ -331,7 +344,7 @@ impl Names {
     #[cfg(test)]
     fn statements(&self) -> Vec<String> {
         let statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
-        statements.values().map(|statement| statement.sql.to_string()).collect()
+        statements.keys().map(|sql| self.put_into(sql)).collect()
     }
 }
 
@@ -379,6 +392,6 @@ mod tests {
         let (too_few, enough): (Vec<Arg>, Vec<Arg>) = (args!["a"], args!["a", "b"]);
         assert!(names.statement(sql, &too_few, "testing").is_err());
         let sent = names.statement(sql, &enough, "testing").expect("enough arguments");
-        assert_eq!(&*sent, "SELECT 1 FROM t_runs WHERE id = $1 AND state = $2");
+        assert_eq!(&*sent, "SELECT 1 FROM t_runs WHERE id = ?1 AND state = ?2");
     }
 }

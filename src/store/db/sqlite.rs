@@ -4,22 +4,21 @@
 //! other module retries anything.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{
-    AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction,
-};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{OpenFlags, OptionalExtension as _, ToSql};
+use sha2::{Digest as _, Sha256};
 
-use super::{Names, StoreError};
+use super::{Answer, Arg, Names, StoreError, Value};
 
 /// How long anything waits for another process's lock before it says so.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long SQLite itself waits before it comes back to us.
+/// How long SQLite itself waits before it comes back to us, where a thread of ours may stand still for it.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// A read holds a connection for the length of one call; more of them than this gain nothing on one file.
-const READERS_MAX: u32 = 4;
+/// Connections for reading that are kept. A read holds one for the length of one call.
+const READERS_KEPT_MAX: usize = 8;
 /// More than there are statements, so that each is prepared once a connection.
 const STATEMENTS_PREPARED_MAX: usize = 256;
 
@@ -30,6 +29,17 @@ const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "start", include_str!("../../../
 #[derive(Debug, Clone)]
 pub(super) struct File {
     path: PathBuf,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// Writing, on a thread of its own.
+    Writing,
+    /// Writing, where a missing file is created.
+    Creating,
+    /// Reading, on a thread that others need too.
+    Reading,
 }
 
 impl File {
@@ -51,14 +61,12 @@ impl File {
 
     /// Looks, without writing anything, whether the file holds a store.
     pub(super) async fn check_is_a_store(&self, names: &Names) -> Result<(), StoreError> {
-        let connected = self.connect(self.options().create_if_missing(false).pragma("query_only", "ON")).await;
-        let mut connection = connected.map_err(|error| self.unopenable("it cannot be opened", error))?;
-        let found = sqlx::query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1")
-            .bind(names.put_into("@migrations"))
-            .fetch_optional(&mut connection)
-            .await;
+        let connected = self.connect(For::Reading).await;
+        let connection = connected.map_err(|error| self.unopenable("it cannot be opened", error))?;
+        let sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1";
+        let found = connection.inner().query_row(sql, [names.put_into("@migrations")], |_| Ok(())).optional();
         match found.map_err(|error| self.unopenable("it cannot be read", error))? {
-            Some(_) => Ok(()),
+            Some(()) => Ok(()),
             None => {
                 let why = "it is not a store of Tollgate; `tollgate init` creates one".to_owned();
                 Err(StoreError::Open { path: self.shown(), why, source: None })
@@ -68,12 +76,12 @@ impl File {
 
     /// Creates what is missing, switches the file to a write-ahead log and migrates it. The connection becomes the
     /// writer's.
-    pub(super) async fn prepare(&self, names: &Names) -> Result<SqliteConnection, StoreError> {
+    pub(super) async fn prepare(&self, names: &Names) -> Result<Connection, StoreError> {
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             let made = std::fs::create_dir_all(folder);
             made.map_err(|error| self.unopenable("its folder cannot be created", error))?;
         }
-        let connected = self.connect(self.options().create_if_missing(true)).await;
+        let connected = self.connect(For::Creating).await;
         let mut connection = connected.map_err(|error| self.unopenable("it cannot be opened or created", error))?;
         self.use_write_ahead_log(&mut connection).await?;
         self.migrate(&mut connection, names).await?;
@@ -81,49 +89,45 @@ impl File {
     }
 
     /// The writer's connection once more, after an error that left the first one in doubt.
-    pub(super) async fn reconnect(&self) -> Result<SqliteConnection, sqlx::Error> {
-        self.connect(self.options()).await
+    pub(super) async fn reconnect(&self) -> Result<Connection, rusqlite::Error> {
+        self.connect(For::Writing).await
     }
 
-    /// Connections for reading, opened as they are needed.
-    pub(super) fn readers(&self) -> SqlitePool {
-        // No idle timeout and no maximal age: either would put a task of the pool's into whatever runtime opens the
-        // store.
-        SqlitePoolOptions::new()
-            .max_connections(READERS_MAX)
-            .acquire_timeout(PATIENCE)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .connect_lazy_with(self.options().pragma("query_only", "ON"))
-    }
-
-    fn options(&self) -> SqliteConnectOptions {
-        SqliteConnectOptions::new()
-            .filename(&self.path)
-            .foreign_keys(true)
-            .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT)
-            .statement_cache_capacity(STATEMENTS_PREPARED_MAX)
-    }
-
-    async fn connect(&self, options: SqliteConnectOptions) -> Result<SqliteConnection, sqlx::Error> {
+    async fn connect(&self, purpose: For) -> Result<Connection, rusqlite::Error> {
         let patience = Patience::begins();
         loop {
-            match SqliteConnection::connect_with(&options).await {
+            match self.connect_once(purpose) {
                 Err(error) if patience.lasts(&error).await => {}
                 result => return result,
             }
         }
     }
 
+    fn connect_once(&self, purpose: For) -> Result<Connection, rusqlite::Error> {
+        // A connection belongs to one thread at a time, which the compiler sees to. A path is a path, and no URI.
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, purpose == For::Creating);
+        let inner = rusqlite::Connection::open_with_flags(&self.path, flags)?;
+        inner.set_prepared_statement_cache_capacity(STATEMENTS_PREPARED_MAX);
+        match purpose {
+            For::Reading => {
+                inner.busy_timeout(Duration::ZERO)?;
+                inner.pragma_update(None, "query_only", true)?;
+            }
+            For::Writing | For::Creating => inner.busy_timeout(BUSY_TIMEOUT)?,
+        }
+        inner.pragma_update(None, "foreign_keys", true)?;
+        inner.pragma_update(None, "synchronous", "FULL")?;
+        Ok(Connection { inner: Some(inner), home: None })
+    }
+
     /// Changing the mode wants the file for itself, and SQLite does not always wait for that: of processes that open an
     /// empty file at once, all but one are told that it is locked.
-    async fn use_write_ahead_log(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    async fn use_write_ahead_log(&self, connection: &mut Connection) -> Result<(), StoreError> {
         let patience = Patience::begins();
         loop {
-            let row = sqlx::query("PRAGMA journal_mode = WAL").fetch_one(&mut *connection).await;
-            match row.and_then(|row| row.try_get::<String, _>(0)) {
+            let mode = connection.inner().query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
+            match mode {
                 Ok(mode) if mode == "wal" => return Ok(()),
                 Ok(mode) => {
                     let why =
@@ -136,37 +140,30 @@ impl File {
         }
     }
 
-    /// sqlx's migrator takes no lock on SQLite. Under one write transaction of ours, of processes that start at once
-    /// the first migrates, and the others find nothing left to do.
-    async fn migrate(&self, connection: &mut SqliteConnection, names: &Names) -> Result<(), StoreError> {
-        let migrations = MIGRATIONS.map(|(version, name, sql)| {
-            let sql = AssertSqlSafe(names.put_into(sql)).into_sql_str();
-            // The last argument: it needs no transaction of its own, it has ours.
-            Migration::new(version, name.into(), MigrationType::Simple, sql, true)
-        });
-        let mut migrator = Migrator::with_migrations(migrations.into());
-        migrator.dangerous_set_table_name(names.put_into("@migrations"));
-        let begun = control(connection, "BEGIN IMMEDIATE").await;
+    /// Under one write transaction: of processes that start at once the first migrates, and the others find nothing left
+    /// to do.
+    async fn migrate(&self, connection: &mut Connection, names: &Names) -> Result<(), StoreError> {
+        let begun = connection.control("BEGIN IMMEDIATE").await;
         begun.map_err(|error| self.unopenable("its schema cannot be locked", error))?;
         // On an error the connection is dropped, which rolls back.
-        migrator.run_direct(None, connection, false).await.map_err(|error| self.unmigrated(error))?;
-        control(connection, "COMMIT").await.map_err(|error| self.unopenable("its schema cannot be written", error))
-    }
-
-    fn unmigrated(&self, error: MigrateError) -> StoreError {
-        match error {
-            MigrateError::VersionMissing(found) => {
-                let known = MIGRATIONS.map(|(version, ..)| version).into_iter().max().unwrap_or(0);
-                StoreError::TooNew { path: self.shown(), found, known }
+        let found = apply_migrations(connection.inner(), names)
+            .map_err(|error| self.unopenable("its schema cannot be brought up to date", error))?;
+        match found {
+            Found::Known => {
+                let committed = connection.control("COMMIT").await;
+                committed.map_err(|error| self.unopenable("its schema cannot be written", error))
             }
-            MigrateError::VersionMismatch(version) => StoreError::Open {
+            Found::Newer(found) => {
+                let known = MIGRATIONS.map(|(version, ..)| version).into_iter().max().unwrap_or(0);
+                Err(StoreError::TooNew { path: self.shown(), found, known })
+            }
+            Found::Other(version) => Err(StoreError::Open {
                 path: self.shown(),
                 why: format!(
                     "its schema {version} is not the one of that number that this program knows; open it with the program that wrote it, or begin a new store"
                 ),
                 source: None,
-            },
-            error => self.unopenable("its schema cannot be brought up to date", error),
+            }),
         }
     }
 
@@ -179,44 +176,183 @@ impl File {
     }
 }
 
-/// `BEGIN IMMEDIATE`, `COMMIT` or `ROLLBACK`, however long another process holds the lock that it needs, up to
-/// [`PATIENCE`].
-///
-/// Not sqlx's own transaction: it borrows the connection for its life, and the writer keeps one connection for ever.
-pub(super) async fn control(connection: &mut SqliteConnection, statement: &'static str) -> Result<(), sqlx::Error> {
-    let patience = Patience::begins();
-    loop {
-        match sqlx::raw_sql(statement).execute(&mut *connection).await {
-            Err(error) if patience.lasts(&error).await => {}
-            result => return result.map(|_| ()),
+/// The schema that a file was found with.
+enum Found {
+    /// One that this program has brought, or now has.
+    Known,
+    /// One with a migration that this program does not know: its number.
+    Newer(i64),
+    /// One whose migration of this number has another text.
+    Other(i64),
+}
+
+fn apply_migrations(connection: &rusqlite::Connection, names: &Names) -> Result<Found, rusqlite::Error> {
+    connection.execute_batch(&names.put_into(
+        "CREATE TABLE IF NOT EXISTS @migrations \
+         (version INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL) STRICT",
+    ))?;
+    let applied: Vec<(i64, String)> = connection
+        .prepare(&names.put_into("SELECT version, sha256 FROM @migrations ORDER BY version DESC"))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    let unknown = applied.iter().find(|(version, _)| MIGRATIONS.iter().all(|(known, ..)| known != version));
+    if let Some((version, _)) = unknown {
+        return Ok(Found::Newer(*version));
+    }
+    for (version, name, sql) in MIGRATIONS {
+        let sql = names.put_into(sql);
+        let sha256 = hex::encode(Sha256::digest(sql.as_bytes()));
+        match applied.iter().find(|(applied, _)| *applied == version) {
+            Some((_, same)) if *same == sha256 => {}
+            Some(_) => return Ok(Found::Other(version)),
+            None => {
+                connection.execute_batch(&sql)?;
+                let record = names.put_into("INSERT INTO @migrations (version, name, sha256) VALUES ($1, $2, $3)");
+                connection.execute(&record, (version, name, sha256))?;
+            }
+        }
+    }
+    Ok(Found::Known)
+}
+
+/// A connection: the writer's, for as long as the process lives, or a reader's in a transaction, which ends and gives the
+/// connection back when this is dropped.
+pub(super) struct Connection {
+    /// `None` only while it is dropped.
+    inner: Option<rusqlite::Connection>,
+    home: Option<Arc<Readers>>,
+}
+
+impl Connection {
+    fn inner(&self) -> &rusqlite::Connection {
+        // It is taken out by `drop` alone.
+        self.inner.as_ref().expect("a connection is there until it is dropped")
+    }
+
+    /// Executes one statement; how many rows it changed.
+    pub(super) fn execute(&mut self, sql: &str, args: &[Arg]) -> Result<u64, rusqlite::Error> {
+        let changed = self.inner().prepare_cached(sql)?.execute(rusqlite::params_from_iter(args))?;
+        Ok(u64::try_from(changed).unwrap_or(u64::MAX))
+    }
+
+    /// Executes one statement to its end; every row of its answer.
+    pub(super) fn fetch_all(&mut self, sql: &str, args: &[Arg]) -> Result<Answer, rusqlite::Error> {
+        let mut statement = self.inner().prepare_cached(sql)?;
+        let columns: Arc<[String]> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let mut answer = Answer { columns, rows: Vec::new() };
+        let mut rows = statement.query(rusqlite::params_from_iter(args))?;
+        while let Some(row) = rows.next()? {
+            let values = (0..answer.columns.len()).map(|column| value_of(column, row.get_ref(column)?));
+            answer.rows.push(values.collect::<Result<_, _>>()?);
+        }
+        Ok(answer)
+    }
+
+    /// `BEGIN IMMEDIATE`, `COMMIT`, `ROLLBACK` or one of a savepoint, however long another process holds the lock that
+    /// it needs, up to [`PATIENCE`].
+    pub(super) async fn control(&mut self, statement: &'static str) -> Result<(), rusqlite::Error> {
+        let patience = Patience::begins();
+        loop {
+            match self.execute(statement, &[]) {
+                Err(error) if patience.lasts(&error).await => {}
+                result => return result.map(|_| ()),
+            }
         }
     }
 }
 
-/// Begins a read transaction whose moment is now.
-pub(super) async fn begin_read(
-    readers: &SqlitePool,
-    doing: &'static str,
-) -> Result<Transaction<'static, Sqlite>, StoreError> {
-    let patience = Patience::begins();
-    loop {
-        match begin_read_once(readers).await {
-            Err(error) if patience.lasts(&error).await => {}
-            result => return result.map_err(|error| error_while(doing, error)),
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let (Some(inner), Some(home)) = (self.inner.take(), self.home.take()) {
+            home.take_back(inner);
         }
     }
 }
 
-async fn begin_read_once(readers: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
-    let mut transaction = readers.begin().await?;
-    // SQLite's BEGIN takes no lock and fixes no moment; the first statement that reads does. Made here, it is the only
-    // one that can find the file busy.
-    sqlx::query("SELECT 1 FROM sqlite_master LIMIT 1").fetch_optional(&mut *transaction).await?;
-    Ok(transaction)
+/// Connections for reading, opened as they are needed and kept. Each read is executed where it is asked for, so that
+/// there are never many more of them than threads that ask.
+#[derive(Debug)]
+pub(super) struct Readers {
+    file: File,
+    idle: Mutex<Vec<rusqlite::Connection>>,
+}
+
+impl Readers {
+    /// The readers of `file`; none is opened yet.
+    pub(super) fn of(file: File) -> Readers {
+        Readers { file, idle: Mutex::default() }
+    }
+
+    /// Begins a read transaction whose moment is now.
+    pub(super) async fn begin(self: &Arc<Readers>, doing: &'static str) -> Result<Connection, StoreError> {
+        let patience = Patience::begins();
+        loop {
+            match self.begin_once().await {
+                Err(error) if patience.lasts(&error).await => {}
+                result => return result.map_err(|error| error_while(doing, error)),
+            }
+        }
+    }
+
+    async fn begin_once(self: &Arc<Readers>) -> Result<Connection, rusqlite::Error> {
+        let idle = self.idle().pop();
+        let mut connection = match idle {
+            Some(inner) => Connection { inner: Some(inner), home: None },
+            None => self.file.connect(For::Reading).await?,
+        };
+        connection.home = Some(self.clone());
+        connection.execute("BEGIN", &[])?;
+        // SQLite's BEGIN takes no lock and fixes no moment; the first statement that reads does. Made here, it is the only
+        // one that can find the file busy.
+        connection.fetch_all("SELECT 1 FROM sqlite_master LIMIT 1", &[])?;
+        Ok(connection)
+    }
+
+    fn take_back(&self, connection: rusqlite::Connection) {
+        // Where its BEGIN failed it has no transaction to end.
+        let usable = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
+        let mut idle = self.idle();
+        if usable && idle.len() < READERS_KEPT_MAX {
+            idle.push(connection);
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<rusqlite::Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ToSql for Arg {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>, rusqlite::Error> {
+        let value = match self {
+            Arg::Text(Some(text)) => ValueRef::Text(text.as_bytes()),
+            Arg::Int(Some(value)) => ValueRef::Integer(*value),
+            Arg::Bytes(Some(bytes)) => ValueRef::Blob(bytes),
+            Arg::Text(None) | Arg::Int(None) | Arg::Bytes(None) => ValueRef::Null,
+        };
+        Ok(ToSqlOutput::Borrowed(value))
+    }
+}
+
+fn value_of(column: usize, value: ValueRef<'_>) -> Result<Value, rusqlite::Error> {
+    Ok(match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(value) => Value::Int(value),
+        ValueRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => Value::Text(text.to_owned()),
+            Err(error) => return Err(rusqlite::Error::Utf8Error(column, error)),
+        },
+        ValueRef::Blob(bytes) => Value::Bytes(bytes.to_owned()),
+        // No column of the schema holds one.
+        ValueRef::Real(_) => {
+            let name = "a real number".to_owned();
+            return Err(rusqlite::Error::InvalidColumnType(column, name, rusqlite::types::Type::Real));
+        }
+    })
 }
 
 /// What became of a statement of the store, in its own error.
-pub(super) fn error_while(doing: &'static str, error: sqlx::Error) -> StoreError {
+pub(super) fn error_while(doing: &'static str, error: rusqlite::Error) -> StoreError {
     match is_busy(&error) {
         true => StoreError::Busy { doing, waited: PATIENCE },
         false => StoreError::Database { doing, source: Box::new(error) },
@@ -224,9 +360,9 @@ pub(super) fn error_while(doing: &'static str, error: sqlx::Error) -> StoreError
 }
 
 /// Another connection holds a lock (SQLITE_BUSY or SQLITE_LOCKED, in any of their extended forms).
-fn is_busy(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| matches!(code & 0xff, 5 | 6))
+fn is_busy(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
+    error.sqlite_error_code().is_some_and(|code| matches!(code, DatabaseBusy | DatabaseLocked))
 }
 
 /// Waits for a lock that another process holds, and stops waiting one day.
@@ -240,7 +376,7 @@ impl Patience {
     }
 
     /// Whether to try again after `error`; where so, a moment has passed.
-    async fn lasts(&self, error: &sqlx::Error) -> bool {
+    async fn lasts(&self, error: &rusqlite::Error) -> bool {
         let lasts = is_busy(error) && self.since.elapsed() < PATIENCE;
         if lasts {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
-use super::sqlite::{File, control, error_while};
-use super::{Connection, Names, StoreError, Tx};
+use super::sqlite::{File, error_while};
+use super::{Names, StoreError, Tx};
 
 /// Jobs that wait for the writer before whoever brings another one waits too.
 const JOBS_WAITING_MAX: usize = 1024;
@@ -41,7 +40,7 @@ impl Writer {
                     Err(error) => return drop(ready.send(Err(error))),
                 };
                 if ready.send(Ok(())).is_ok() {
-                    serve(file, Tx { connection: Connection::Writer(connection), names, doing: DOING }, waiting).await;
+                    serve(file, Tx { connection, names, doing: DOING }, waiting).await;
                 }
             });
         });
@@ -135,32 +134,28 @@ async fn serve(file: File, mut tx: Tx, mut waiting: mpsc::Receiver<Box<dyn Job>>
         if !connection_usable && let Ok(connection) = file.reconnect().await {
             // Dropping the old one rolls back whatever it still had open. Where there is no new one yet, the next job's
             // BEGIN fails on the old one, and brings us here again.
-            tx.connection = Connection::Writer(connection);
+            tx.connection = connection;
         }
-    }
-    if let Connection::Writer(connection) = tx.connection {
-        let _ = connection.close().await;
     }
 }
 
 /// Runs one job in a transaction of its own. Whether the connection is still good.
 async fn alone(tx: &mut Tx, mut job: Box<dyn Job>) -> bool {
     tx.doing = job.doing();
-    if let Err(error) = control(tx.connection.sqlite(), "BEGIN IMMEDIATE").await {
+    if let Err(error) = tx.connection.control("BEGIN IMMEDIATE").await {
         let error = error_while(tx.doing, error);
         let connection_usable = matches!(error, StoreError::Busy { .. });
         job.finish(Err(error));
         return connection_usable;
     }
     let commit = run(job.as_mut(), tx).await;
-    let connection: &mut SqliteConnection = tx.connection.sqlite();
     if !commit {
         // What the job said stands, whether or not the connection is still good for a rollback.
-        let connection_usable = control(connection, "ROLLBACK").await.is_ok();
+        let connection_usable = tx.connection.control("ROLLBACK").await.is_ok();
         job.finish(Ok(()));
         return connection_usable;
     }
-    let committed = control(connection, "COMMIT").await;
+    let committed = tx.connection.control("COMMIT").await;
     let connection_usable = committed.is_ok();
     job.finish(committed.map_err(|error| error_while(tx.doing, error)));
     connection_usable
@@ -169,7 +164,7 @@ async fn alone(tx: &mut Tx, mut job: Box<dyn Job>) -> bool {
 /// Runs several jobs in one transaction, each in a savepoint: one that fails is undone alone. Whether the connection is
 /// still good.
 async fn together(tx: &mut Tx, mut batch: Vec<Box<dyn Job>>) -> bool {
-    let mut broken = control(tx.connection.sqlite(), "BEGIN IMMEDIATE").await.err();
+    let mut broken = tx.connection.control("BEGIN IMMEDIATE").await.err();
     for job in &mut batch {
         if broken.is_none() {
             tx.doing = job.doing();
@@ -177,7 +172,7 @@ async fn together(tx: &mut Tx, mut batch: Vec<Box<dyn Job>>) -> bool {
         }
     }
     if broken.is_none() {
-        broken = control(tx.connection.sqlite(), "COMMIT").await.err();
+        broken = tx.connection.control("COMMIT").await.err();
     }
     // Where the transaction broke, what a job said that undid itself may rest on what another one wrote, and is not told.
     let broken = broken.map(|error| error_while(tx.doing, error));
@@ -188,20 +183,21 @@ async fn together(tx: &mut Tx, mut batch: Vec<Box<dyn Job>>) -> bool {
     match broken {
         None => true,
         // Nothing was begun, so there is nothing to roll back.
-        Some(StoreError::Busy { .. }) => control(tx.connection.sqlite(), "ROLLBACK").await.is_ok(),
+        Some(StoreError::Busy { .. }) => tx.connection.control("ROLLBACK").await.is_ok(),
         Some(_) => false,
     }
 }
 
-async fn in_a_savepoint(job: &mut dyn Job, tx: &mut Tx) -> Result<(), sqlx::Error> {
-    control(tx.connection.sqlite(), "SAVEPOINT job").await?;
+async fn in_a_savepoint(job: &mut dyn Job, tx: &mut Tx) -> Result<(), rusqlite::Error> {
+    tx.connection.control("SAVEPOINT job").await?;
     if !run(job, tx).await {
-        control(tx.connection.sqlite(), "ROLLBACK TO job").await?;
+        tx.connection.control("ROLLBACK TO job").await?;
     }
-    control(tx.connection.sqlite(), "RELEASE job").await
+    tx.connection.control("RELEASE job").await
 }
 
-/// A panic has unwound the job's own values and nothing of the connection, which lives on another thread.
+/// A panic has unwound the job's own values; a statement that it was in has been reset on the way, and what it wrote is
+/// rolled back with the rest of the job.
 async fn run(job: &mut dyn Job, tx: &mut Tx) -> bool {
     AssertUnwindSafe(job.run(tx)).catch_unwind().await.unwrap_or(false)
 }

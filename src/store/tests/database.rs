@@ -76,17 +76,14 @@ async fn commits_that_share_a_transaction_fail_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_another_process_holds_for_long_is_waited_for() {
-    use sqlx::Connection as _;
-
     let (place, store) = store().await;
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(place.folder.path().join("deep/er/store.db"));
-    let mut other = sqlx::SqliteConnection::connect_with(&options).await.expect("connected");
-    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut other).await.expect("locked");
+    let other = rusqlite::Connection::open(place.folder.path().join("deep/er/store.db")).expect("connected");
+    other.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let (_, held) = tokio::join!(publish(&store, new_run("r1")), async {
         // Longer than SQLite itself waits.
         tokio::time::sleep(Duration::from_millis(1_600)).await;
         assert!(store.run("r1").await.expect("reading does not wait").is_none());
-        sqlx::raw_sql("COMMIT").execute(&mut other).await
+        other.execute_batch("COMMIT")
     });
     held.expect("unlocked");
     assert!(store.run("r1").await.expect("read").is_some());
@@ -156,9 +153,8 @@ async fn s14_a_read_that_is_dropped_in_the_middle_holds_nothing() {
 #[tokio::test]
 async fn a_store_that_a_newer_program_migrated_is_refused() {
     let (place, store) = store().await;
-    let newer = "INSERT INTO @migrations (version, description, success, checksum, execution_time) \
-                 VALUES (999, 'later', TRUE, $1, 0)";
-    break_with(&store, newer, args![b"later".to_vec()]).await;
+    let newer = "INSERT INTO @migrations (version, name, sha256) VALUES (999, 'later', $1)";
+    break_with(&store, newer, args!["later"]).await;
     match Store::open(&place.url(), StoreOptions::default()).await {
         Err(error @ StoreError::TooNew { found: 999, known: 1, .. }) => {
             assert!(error.to_string().contains("run a newer tollgate"), "{error}");
